@@ -1,0 +1,217 @@
+# Cairn is built by this one file. `make help` lists the targets.
+#
+# Every kind of build (release, test, san, ...) has its own folder build/<kind>/ with the same things in it:
+#     libcairn.a  libcairn.so  cairn  cairn-bench  cairn-tests  crash/NAME  fuzz/NAME
+# Sources are found, not listed: what lies in src/ is in the product, except *_test.c.
+
+BUILD ?= build
+PREFIX ?= /usr/local
+CYCLES ?= 200
+IMAGES ?= 20000
+SECONDS_EACH ?= 60
+
+MAKEFLAGS += --no-builtin-rules
+ifeq ($(filter -j%,$(MAKEFLAGS)),)
+MAKEFLAGS += --jobs=$(shell nproc)
+endif
+SHELL := /bin/bash
+.DELETE_ON_ERROR:
+.SUFFIXES:
+.DEFAULT_GOAL := all
+
+# --- Libraries -------------------------------------------------------------------------------------------------
+# build/deps.mk says how to use the libraries. Make finds it missing, calls ./bootstrap, and starts again.
+
+LIBRARIES := sqlite3 libpq libcrypto yyjson
+DEPS := build/deps/usr/lib/$(shell uname -m)-linux-gnu
+
+ifneq ($(filter-out help clean layers format,$(or $(MAKECMDGOALS),all)),)
+include build/deps.mk
+endif
+
+build/deps.mk: packages.txt bootstrap
+	@./bootstrap build
+	@mkdir -p $(@D)
+	@export PKG_CONFIG_PATH=$(DEPS)/pkgconfig; \
+	cflags=$$(pkg-config --cflags $(LIBRARIES)) && libs=$$(pkg-config --libs $(LIBRARIES)) && \
+	{ echo "DEP_CFLAGS := $${cflags//-I/-isystem }"; echo "DEP_LIBS := $$libs"; } > $@
+
+# What `test` and the checking targets need beyond that. One after the other: apt takes a lock.
+$(BUILD)/have-test $(BUILD)/have-check: $(BUILD)/have-%: packages.txt bootstrap
+	@./bootstrap $*
+	@mkdir -p $(@D) && touch $@
+$(BUILD)/have-check: | $(BUILD)/have-test
+
+# A library from build/deps is not where the loader looks: our programs carry the way to it.
+OWN_LIBS := $(wildcard $(DEPS)/*.so.[0-9])
+BUILD_RPATH = $(if $(OWN_LIBS),-Wl$(comma)-rpath$(comma)$(CURDIR)/$(DEPS))
+comma := ,
+
+# --- Sources ---------------------------------------------------------------------------------------------------
+
+ALL_C := $(sort $(shell find src -name '*.c'))
+UNIT_C := $(filter %_test.c,$(ALL_C))
+PRODUCT_C := $(filter-out %_test.c,$(ALL_C))
+CLI_C := $(filter src/cli/% src/server/%,$(PRODUCT_C))
+LIB_C := $(filter-out $(CLI_C),$(PRODUCT_C))
+HARNESS_C := $(wildcard tests/test.c tests/conformance/*.c tests/model/*.c)
+# Tests may look into the CLI's parts, all but its main().
+TEST_C := $(UNIT_C) $(HARNESS_C) $(filter-out src/cli/main.c,$(CLI_C))
+BENCH_C := $(wildcard bench/*.c)
+CRASH_C := $(wildcard tests/crash/*.c)
+FUZZ_C := $(wildcard tests/fuzz/*_fuzz.c)
+OURS := $(shell find src include tests bench examples -name '*.[ch]' 2>/dev/null)
+
+# --- Flags -----------------------------------------------------------------------------------------------------
+
+# (ISO C's 4095 characters for a string literal bind no compiler of ours; the SQL of a view is longer.)
+WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wswitch-enum \
+	-Wvla -Wformat=2 -Wundef -Wno-overlength-strings
+CPPFLAGS_OURS = -D_GNU_SOURCE -Isrc -Iinclude -Itests $(DEP_CFLAGS)
+CFLAGS_OURS := -std=c17 -g -fPIC -fvisibility=hidden -pthread $(WARNINGS)
+HARDENED := -O2 -D_FORTIFY_SOURCE=3 -fstack-protector-strong
+LIBS = $(DEP_LIBS) -lm
+
+# The public header names the version; the shared library's name changes when programs must be linked again.
+VERSION := $(shell sed -n 's/^\#define CAIRN_VERSION "\(.*\)"/\1/p' include/cairn.h 2>/dev/null)
+SOVERSION := 0
+
+KINDS := release test san tsan cover clang fuzz
+CC_release := gcc
+CC_test := gcc
+CC_san := gcc
+CC_tsan := gcc
+CC_cover := gcc
+CC_clang := clang
+CC_fuzz := clang
+# Objects are -fPIC with hidden symbols: as good as -fPIE in a program, and the shared library uses the same ones.
+FLAGS_release := $(HARDENED)
+FLAGS_test := $(HARDENED) -Werror
+FLAGS_clang := $(HARDENED) -Werror
+FLAGS_san := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all -Werror
+FLAGS_tsan := -O1 -fno-omit-frame-pointer -fsanitize=thread -Werror
+FLAGS_cover := -O0 --coverage -fprofile-update=atomic
+FLAGS_fuzz := -O1 -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -Werror
+
+# --- One kind of build -----------------------------------------------------------------------------------------
+
+objects = $(patsubst %.c,$(BUILD)/$(1)/obj/%.o,$(2))
+crash_programs = $(patsubst tests/crash/%.c,$(BUILD)/$(1)/crash/%,$(CRASH_C))
+fuzz_programs = $(patsubst tests/fuzz/%_fuzz.c,$(BUILD)/$(1)/fuzz/%,$(FUZZ_C))
+products = $(BUILD)/$(1)/libcairn.a $(BUILD)/$(1)/libcairn.so $(if $(wildcard src/cli/main.c),$(BUILD)/$(1)/cairn) \
+	$(if $(BENCH_C),$(BUILD)/$(1)/cairn-bench)
+test_programs = $(BUILD)/$(1)/cairn-tests $(call crash_programs,$(1)) $(call fuzz_programs,$(1))
+
+define KIND
+LINK_$(1) = $$(CC_$(1)) $$(FLAGS_$(1)) -pthread -Wl,-z,relro,-z,now $$(LDFLAGS)
+
+$(BUILD)/$(1)/obj/%.o: %.c Makefile build/deps.mk $(if $(filter clang,$(CC_$(1))),| $(BUILD)/have-check)
+	@mkdir -p $$(@D)
+	@echo "  CC    $(1) $$<"
+	@$$(CC_$(1)) $$(CPPFLAGS_OURS) $$(CFLAGS_OURS) $$(FLAGS_$(1)) $$(CFLAGS) -MMD -MP -c $$< -o $$@
+
+$(call objects,$(1),$(UNIT_C) $(HARNESS_C)): | $(BUILD)/have-test
+
+$(BUILD)/$(1)/libcairn.a: $(call objects,$(1),$(LIB_C))
+	@mkdir -p $$(@D) && rm -f $$@
+	@ar rcs $$@ $$^
+
+$(BUILD)/$(1)/libcairn.so: $(call objects,$(1),$(LIB_C))
+	@mkdir -p $$(@D)
+	@$$(LINK_$(1)) -shared -Wl,-soname,libcairn.so.$$(SOVERSION) -o $$@ $$^ $$(BUILD_RPATH) $$(LIBS)
+
+$(BUILD)/$(1)/cairn: $(call objects,$(1),$(CLI_C)) $(BUILD)/$(1)/libcairn.a
+	@echo "  LINK  $$@"
+	@$$(LINK_$(1)) -pie -o $$@ $$^ $$(BUILD_RPATH) $$(LIBS)
+
+$(BUILD)/$(1)/cairn-bench: $(call objects,$(1),$(BENCH_C)) $(BUILD)/$(1)/libcairn.a
+	@echo "  LINK  $$@"
+	@$$(LINK_$(1)) -pie -o $$@ $$^ $$(BUILD_RPATH) $$(LIBS)
+
+$(BUILD)/$(1)/cairn-tests: $(call objects,$(1),$(TEST_C)) $(BUILD)/$(1)/libcairn.a
+	@echo "  LINK  $$@"
+	@$$(LINK_$(1)) -pie -o $$@ $$^ $$(BUILD_RPATH) -lcmocka $$(LIBS)
+
+$(BUILD)/$(1)/crash/%: $(BUILD)/$(1)/obj/tests/crash/%.o $(BUILD)/$(1)/libcairn.a
+	@mkdir -p $$(@D)
+	@echo "  LINK  $$@"
+	@$$(LINK_$(1)) -pie -o $$@ $$^ $$(BUILD_RPATH) $$(LIBS)
+
+# A fuzz target is driven by libFuzzer in kind fuzz; everywhere else a small main() replays the corpus.
+$(BUILD)/$(1)/fuzz/%: $(BUILD)/$(1)/obj/tests/fuzz/%_fuzz.o $(if $(filter fuzz,$(1)),,$(BUILD)/$(1)/obj/tests/fuzz/replay_main.o) \
+		$(BUILD)/$(1)/libcairn.a
+	@mkdir -p $$(@D)
+	@echo "  LINK  $$@"
+	@$$(LINK_$(1)) $(if $(filter fuzz,$(1)),-fsanitize=fuzzer) -o $$@ $$^ $$(BUILD_RPATH) $$(LIBS)
+
+.PRECIOUS: $(BUILD)/$(1)/obj/%.o
+endef
+$(foreach kind,$(KINDS),$(eval $(call KIND,$(kind))))
+
+-include $(shell find $(BUILD) -path '*/obj/*.d' 2>/dev/null)
+
+# --- Targets ---------------------------------------------------------------------------------------------------
+
+.PHONY: all run test san tsan clang fuzz crash bench cover lint layers format install clean help
+
+all: $(patsubst $(BUILD)/release/%,$(BUILD)/%,$(call products,release)) ## build/cairn, libcairn.a, libcairn.so and cairn-bench
+
+$(BUILD)/libcairn.a $(BUILD)/libcairn.so $(BUILD)/cairn $(BUILD)/cairn-bench: $(BUILD)/%: $(BUILD)/release/%
+	@cp -f $< $@
+
+run: all ## import the example ledger, show its runs and one history, and verify it
+	@CAIRN=$(BUILD)/cairn scripts/demo.sh
+
+test: $(call products,test) $(call test_programs,test) ## layers, unit tests on SQLite and PostgreSQL, e2e, short crash tests, fuzz corpora
+	@scripts/with-postgres scripts/test-all $(BUILD)/test
+
+san: $(call products,san) $(call test_programs,san) ## the same tests with AddressSanitizer and UBSan
+	@CAIRN_TEST_SCALE=$${CAIRN_TEST_SCALE:-20} scripts/with-postgres scripts/test-all $(BUILD)/san
+
+tsan: $(call products,tsan) $(call test_programs,tsan) ## the same tests with ThreadSanitizer
+	@CAIRN_TEST_SCALE=$${CAIRN_TEST_SCALE:-10} scripts/with-postgres scripts/test-all $(BUILD)/tsan
+
+clang: $(call products,clang) $(call test_programs,clang) ## build everything with clang, warnings as errors
+
+fuzz: $(call fuzz_programs,fuzz) ## libFuzzer on each tests/fuzz target, SECONDS_EACH=60
+	@scripts/fuzz $(BUILD)/fuzz $(SECONDS_EACH)
+
+crash: $(call products,release) $(call crash_programs,release) ## kill -9 and power cuts in full length, CYCLES=200 IMAGES=20000
+	@CYCLES=$(CYCLES) IMAGES=$(IMAGES) scripts/with-postgres scripts/test-all $(BUILD)/release crash
+
+bench: all | $(BUILD)/have-test ## the canonical workloads, one JSON line a figure; BENCH_OPTIONS="--seconds 5"
+	@scripts/with-postgres scripts/bench $(BUILD)/cairn-bench $(BENCH_OPTIONS)
+
+cover: $(call products,cover) $(call test_programs,cover) | $(BUILD)/have-check ## line coverage of core and ledger, at least 90 %
+	@find $(BUILD)/cover -name '*.gcda' -delete
+	@CAIRN_TEST_SCALE=$${CAIRN_TEST_SCALE:-20} scripts/with-postgres scripts/test-all $(BUILD)/cover
+	@scripts/cover $(BUILD)/cover
+
+lint: | $(BUILD)/have-check ## clang-tidy, gcc -fanalyzer, cppcheck
+	@scripts/lint $(CPPFLAGS_OURS) $(CFLAGS_OURS) -- $(sort $(ALL_C) $(TEST_C) $(BENCH_C) $(CRASH_C) $(FUZZ_C))
+
+layers: ## no include points sideways or upwards
+	@scripts/layers
+
+format: ## clang-format over all C files
+	@./bootstrap check && clang-format -i $(OURS)
+
+# The installed files find a library from build/deps beside libcairn, wherever PREFIX is moved to.
+INSTALLED := $(BUILD)/release/installed
+$(INSTALLED)/cairn: $(call objects,release,$(CLI_C)) $(BUILD)/release/libcairn.a
+	@mkdir -p $(@D)
+	@$(LINK_release) -pie -o $@ $^ $(if $(OWN_LIBS),-Wl$(comma)-rpath$(comma)'$$ORIGIN/../lib') $(LIBS)
+
+$(INSTALLED)/libcairn.so: $(call objects,release,$(LIB_C))
+	@mkdir -p $(@D)
+	@$(LINK_release) -shared -Wl,-soname,libcairn.so.$(SOVERSION) -o $@ $^ \
+		$(if $(OWN_LIBS),-Wl$(comma)-rpath$(comma)'$$ORIGIN') $(LIBS)
+
+install: all $(INSTALLED)/cairn $(INSTALLED)/libcairn.so ## into PREFIX (/usr/local), below DESTDIR if that is set
+	@scripts/install "$(DESTDIR)$(PREFIX)" "$(PREFIX)" $(VERSION) $(SOVERSION) $(BUILD) $(OWN_LIBS)
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+clean: ## remove all that was built (build/deps stays)
+	@find $(BUILD) -mindepth 1 -maxdepth 1 ! -name deps ! -name deps.mk -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,310 @@
+/* tests/test.c: the runner behind tests/test.h.
+ *
+ * Tests register themselves before main(); a store test becomes two cmocka tests, name[sqlite] and
+ * name[postgres]. Whatever a test took (folders, databases) is written down here and given back
+ * after it, also when it failed, because cmocka leaves a failing test with longjmp(). So CHECK()
+ * works on the main thread only.
+ *
+ * PostgreSQL: CREATE and DROP DATABASE cost a third of a second with fsync on, so a database is
+ * made once, emptied after each test (its schemas dropped, its sessions ended) and dropped when the
+ * program ends. */
+#include "test.h"
+
+#include <errno.h>
+#include <ftw.h>
+#include <libpq-fe.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum kind { KIND_PLAIN, KIND_SQLITE, KIND_POSTGRES };
+struct test {
+    char *name; /* as reported: with [sqlite] or [postgres] */
+    enum kind kind;
+    test_func func;
+    test_db_func db_func;
+};
+struct database {
+    char name[64];
+    char *url;
+    bool in_use; /* by the test that runs now */
+};
+
+static struct test *tests;
+static size_t test_count;
+static char **dirs; /* of the test that runs now */
+static size_t dir_count;
+static struct database *databases;
+static size_t database_count;
+static int skip_count;
+
+/* A test program without memory has nothing left to say. */
+static void *must(void *ptr) {
+    if (ptr == NULL) {
+        perror("tests");
+        abort();
+    }
+    return ptr;
+}
+
+static void *grow(void *array, size_t count, size_t size) {
+    return must(realloc(array, (count + 1) * size));
+}
+
+static char *text(const char *fmt, ...) PRINTF_LIKE(1, 2);
+static char *text(const char *fmt, ...) {
+    char *out = NULL;
+    va_list args;
+    va_start(args, fmt);
+    int n = vasprintf(&out, fmt, args);
+    va_end(args);
+    return must(n < 0 ? NULL : out);
+}
+
+/* Registration. */
+
+static void add(struct test test) {
+    tests = grow(tests, test_count, sizeof *tests);
+    tests[test_count++] = test;
+}
+
+void test_register(const char *name, test_func func) {
+    add((struct test){.name = text("%s", name), .kind = KIND_PLAIN, .func = func});
+}
+
+void test_register_db(const char *name, test_db_func func) {
+    add((struct test){.name = text("%s[sqlite]", name), .kind = KIND_SQLITE, .db_func = func});
+    add((struct test){.name = text("%s[postgres]", name), .kind = KIND_POSTGRES, .db_func = func});
+}
+
+/* Constructors run in link order; by name the order is the same whatever the linker did. */
+static int by_name(const void *a, const void *b) {
+    return strcmp(((const struct test *)a)->name, ((const struct test *)b)->name);
+}
+
+/* Results. */
+
+_Noreturn void test_fail(const char *file, int line, const char *cond, const char *fmt, ...) {
+    fprintf(stderr, "%s:%d: failed: %s", file, line, cond);
+    if (fmt[0] != '\0') {
+        fputs(": ", stderr);
+        va_list args;
+        va_start(args, fmt);
+/* The format was a literal in CHECK(); the declaration leaves it unchecked because CHECK() adds an
+ * argument. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+        vfprintf(stderr, fmt, args);
+#pragma GCC diagnostic pop
+        va_end(args);
+    }
+    fputc('\n', stderr);
+    fflush(stderr);
+    _fail(file, line);
+    abort(); /* _fail() does not return, but its declaration does not say so */
+}
+
+_Noreturn void test_skip(const char *why) {
+    fprintf(stderr, "skipped: %s\n", why);
+    fflush(stderr);
+    skip_count++;
+    _skip(__FILE__, __LINE__);
+    abort(); /* as above */
+}
+
+/* Folders. */
+
+const char *test_dir(void) {
+    const char *parent = getenv("TMPDIR");
+    char *dir = text("%s/cairn-test.XXXXXX", parent != NULL && parent[0] != '\0' ? parent : "/tmp");
+    if (mkdtemp(dir) == NULL) {
+        int error = errno;
+        free(dir);
+        test_fail(__FILE__, __LINE__, "mkdtemp", "%s", strerror(error));
+    }
+    dirs = grow(dirs, dir_count, sizeof *dirs);
+    dirs[dir_count++] = dir;
+    return dir;
+}
+
+static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *ftw) {
+    UNUSED(st);
+    UNUSED(ftw);
+    return type == FTW_DP ? rmdir(path) : unlink(path);
+}
+
+static void remove_tree(const char *dir) {
+    if (nftw(dir, remove_entry, 16, FTW_DEPTH | FTW_PHYS) != 0)
+        fprintf(stderr, "could not remove \"%s\": %s\n", dir, strerror(errno));
+}
+
+/* Databases. */
+
+static const char *postgres_server(void) {
+    const char *server = getenv("CAIRN_TEST_POSTGRES");
+    return server != NULL && server[0] != '\0' ? server : NULL;
+}
+
+static bool postgres_exec(const char *url, const char *sql) {
+    PGconn *conn = PQconnectdb(url);
+    bool ok = PQstatus(conn) == CONNECTION_OK;
+    if (ok) {
+        PGresult *result = PQexec(conn, sql);
+        ok =
+            PQresultStatus(result) == PGRES_COMMAND_OK || PQresultStatus(result) == PGRES_TUPLES_OK;
+        PQclear(result);
+    }
+    if (!ok) fprintf(stderr, "postgres: %s", PQerrorMessage(conn));
+    PQfinish(conn);
+    return ok;
+}
+
+/* The server's URL with another database in it: scheme://user@host:port/DATABASE?options */
+static char *postgres_url(const char *server, const char *database) {
+    const char *authority = strstr(server, "://");
+    authority = authority != NULL ? authority + 3 : server;
+    size_t head = (size_t)(authority - server) + strcspn(authority, "/?");
+    const char *options = strchr(authority, '?');
+    return text("%.*s/%s%s", (int)head, server, database, options != NULL ? options : "");
+}
+
+static bool postgres_create(const char *server, struct database *out) {
+    snprintf(out->name, sizeof out->name, "cairn_test_%d_%zu", (int)getpid(), database_count);
+    char *sql = text("CREATE DATABASE %s", out->name);
+    bool ok = postgres_exec(server, sql);
+    free(sql);
+    if (ok) out->url = postgres_url(server, out->name);
+    return ok;
+}
+
+static void postgres_drop(struct database *database) {
+    char *sql = text("DROP DATABASE IF EXISTS %s WITH (FORCE)", database->name);
+    postgres_exec(postgres_server(), sql);
+    free(sql);
+    free(database->url);
+}
+
+/* As good as new: no session, no schema, no setting of the last test is left. */
+static bool postgres_empty(const struct database *database) {
+    char *sql = text("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+                     " WHERE datname = current_database() AND pid <> pg_backend_pid();"
+                     "ALTER DATABASE %s RESET ALL;"
+                     "SET client_min_messages = error;"
+                     "DO $$ DECLARE name text; BEGIN"
+                     " FOR name IN SELECT nspname FROM pg_namespace"
+                     " WHERE nspname NOT LIKE 'pg\\_%%' AND nspname <> 'information_schema' LOOP"
+                     " EXECUTE format('DROP SCHEMA %%I CASCADE', name); END LOOP; END $$;"
+                     "CREATE SCHEMA public",
+                     database->name);
+    bool ok = postgres_exec(database->url, sql);
+    free(sql);
+    return ok;
+}
+
+static str postgres_take(void) {
+    const char *server = postgres_server();
+    if (server == NULL) return STR_NONE;
+    for (size_t i = 0; i < database_count; i++) {
+        if (databases[i].in_use) continue;
+        databases[i].in_use = true;
+        return str_c(databases[i].url);
+    }
+    struct database made = {.in_use = true};
+    CHECK(postgres_create(server, &made));
+    databases = grow(databases, database_count, sizeof *databases);
+    databases[database_count++] = made;
+    return str_c(made.url);
+}
+
+str test_db_url(const char *kind) {
+    if (strcmp(kind, "postgres") == 0) return postgres_take();
+    CHECK(strcmp(kind, "sqlite") == 0, "no database of kind \"%s\"", kind);
+    char *path = text("%s/store.db", test_dir());
+    dirs = grow(dirs, dir_count, sizeof *dirs);
+    dirs[dir_count++] = path; /* freed with the folders, after them */
+    return str_c(path);
+}
+
+/* One test, under cmocka. */
+
+static void run_one(void **state) {
+    const struct test *test = *state;
+    if (test->kind == KIND_PLAIN) {
+        test->func();
+        return;
+    }
+    str url = test_db_url(test->kind == KIND_SQLITE ? "sqlite" : "postgres");
+    if (url.ptr == NULL) test_skip("no PostgreSQL server: CAIRN_TEST_POSTGRES is not set");
+    test->db_func(url);
+}
+
+static int give_back(void **state) {
+    UNUSED(state);
+    for (size_t i = 0; i < dir_count; i++) {
+        struct stat st;
+        if (lstat(dirs[i], &st) == 0 && S_ISDIR(st.st_mode)) remove_tree(dirs[i]);
+        free(dirs[i]);
+    }
+    dir_count = 0;
+    int failed = 0;
+    for (size_t i = 0; i < database_count; i++) {
+        if (!databases[i].in_use) continue;
+        databases[i].in_use = false;
+        if (!postgres_empty(&databases[i])) failed = -1;
+    }
+    return failed;
+}
+
+static bool wanted(const char *name, char **filters, int n) {
+    for (int i = 0; i < n; i++) {
+        if (strstr(name, filters[i]) != NULL) return true;
+    }
+    return n == 0;
+}
+
+static int list(char **filters, int n) {
+    for (size_t i = 0; i < test_count; i++) {
+        if (wanted(tests[i].name, filters, n)) puts(tests[i].name);
+    }
+    return 0;
+}
+
+static void release(struct CMUnitTest *picked) {
+    for (size_t i = 0; i < database_count; i++)
+        postgres_drop(&databases[i]);
+    for (size_t i = 0; i < test_count; i++)
+        free(tests[i].name);
+    free(databases);
+    free(dirs);
+    free(tests);
+    free(picked);
+}
+
+/* cairn-tests [--list] [SUBSTRING...] */
+int main(int argc, char **argv) {
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (test_count > 0) qsort(tests, test_count, sizeof *tests, by_name);
+    if (argc > 1 && strcmp(argv[1], "--list") == 0) return list(argv + 2, argc - 2);
+
+    struct CMUnitTest *picked = must(calloc(test_count + 1, sizeof *picked));
+    size_t n = 0;
+    for (size_t i = 0; i < test_count; i++) {
+        if (!wanted(tests[i].name, argv + 1, argc - 1)) continue;
+        picked[n++] = (struct CMUnitTest){tests[i].name, run_one, NULL, give_back, &tests[i]};
+    }
+    int failed = n > 0 ? _cmocka_run_group_tests("unit", picked, n, NULL, NULL) : 0;
+    if (n == 0) {
+        fprintf(stderr, "no test matches\n");
+        failed = argc > 1;
+    }
+    release(picked);
+    printf("unit: %d passed, %d failed, %d skipped\n", (int)n - failed - skip_count, failed,
+           skip_count);
+    return failed > 0 ? 1 : 0;
+}
