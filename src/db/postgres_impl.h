@@ -1,0 +1,116 @@
+/* db/postgres_impl.h: what the two halves of the PostgreSQL driver share: postgres.c (connection,
+ * transactions, statements) and postgres_bulk.c (many rows at once). For them only. */
+#pragma once
+
+#include <assert.h>
+#include <libpq-fe.h>
+
+#include "db/db_impl.h"
+
+/* The type numbers of pg_type.dat, fixed for ever; the header that names them is a server header.
+ */
+enum {
+    PG_BOOL = 16,
+    PG_BYTEA = 17,
+    PG_NAME = 19,
+    PG_INT8 = 20,
+    PG_INT2 = 21,
+    PG_INT4 = 23,
+    PG_TEXT = 25,
+    PG_JSON = 114,
+    PG_UNKNOWN = 705,
+    PG_BYTEA_ARRAY = 1001,
+    PG_TEXT_ARRAY = 1009,
+    PG_INT8_ARRAY = 1016,
+    PG_BPCHAR = 1042,
+    PG_VARCHAR = 1043,
+    PG_NUMERIC = 1700,
+    PG_VOID = 2278,
+    PG_UUID = 2950,
+    PG_JSONB = 3802,
+};
+enum { PG_BINARY = 1 };
+enum { PG_SENT_MAX = 32 }; /* commands on their way; more are waited for first */
+
+/* One statement that the server keeps under a name. */
+struct pg_query {
+    char name[16];
+    const char *sql; /* borrowed from its owner */
+    bool prepared;   /* the server knows it, with these parameter types */
+    int nparams;
+    Oid types[DB_PARAMS_MAX]; /* 0: the server is to find out */
+};
+
+/* A command that was sent and whose answer has not been read. */
+struct pg_sent {
+    enum pg_sent_kind { PG_SENT_BEGIN, PG_SENT_PREPARE, PG_SENT_ROWS, PG_SENT_BULK } kind;
+    struct pg_query *query;     /* not for BEGIN */
+    const struct db_bulk *bulk; /* PG_SENT_BULK: what it was for, */
+    int64_t rows;               /* and how many rows it must change */
+};
+
+struct pg_db {
+    struct db base;
+    PGconn *conn;
+    char *label;    /* host:port/database, for messages: never the URL, which may hold a password */
+    bool begin_due; /* db_begin() was called; BEGIN goes with the first command */
+    bool begin_write;
+    unsigned names; /* statements named so far */
+    struct pg_sent sent[PG_SENT_MAX];
+    int nsent;
+    char *bytes; /* room for encoding; kept */
+    size_t bytes_cap;
+};
+
+/* Big-endian numbers, as the protocol has them. */
+static inline char *pg_put16(char *at, uint16_t n) {
+    at[0] = (char)(n >> 8);
+    at[1] = (char)n;
+    return at + 2;
+}
+static inline char *pg_put32(char *at, uint32_t n) {
+    uint32_t big = __builtin_bswap32(n);
+    memcpy(at, &big, sizeof big);
+    return at + sizeof big;
+}
+static inline char *pg_put64(char *at, uint64_t n) {
+    uint64_t big = __builtin_bswap64(n);
+    memcpy(at, &big, sizeof big);
+    return at + sizeof big;
+}
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "pg_put32 and pg_put64 swap bytes");
+
+/* The parameters of one execution. */
+struct pg_values {
+    const char *at[DB_PARAMS_MAX];
+    int len[DB_PARAMS_MAX];
+    char numbers[DB_PARAMS_MAX][8];
+};
+static inline void pg_set_value(struct pg_values *values, int i, const struct db_cell *cell) {
+    values->at[i] = cell->kind == DB_CELL_NULL  ? NULL
+                    : cell->kind == DB_CELL_INT ? values->numbers[i]
+                                                : cell->as.ptr;
+    values->len[i] = cell->kind == DB_CELL_INT ? 8 : (int)cell->len;
+    if (cell->kind == DB_CELL_INT) pg_put64(values->numbers[i], (uint64_t)cell->as.number);
+}
+
+const char *pg_begin_sql(const struct pg_db *db);
+/* Names a statement. `sql` must live as long as it. */
+void pg_query_init(struct pg_db *db, struct pg_query *query, const char *sql);
+/* Sends what BEGIN and preparing are due, then the statement with binary parameters. The answer is
+ * read by pg_settle(). */
+MUST_CHECK status pg_send(struct pg_db *db, struct pg_query *query, const char *const *values,
+                          const int *lengths, struct pg_sent what, struct error *err);
+/* Reads the answers to all that was sent; the first failure is the result. With `rows`, the answer
+ * to the last command, which the caller clears. */
+MUST_CHECK status pg_settle(struct pg_db *db, PGresult **rows, struct error *err);
+/* Fills *err from a failed result (or, when NULL, from the connection). */
+status pg_failed(const struct pg_db *db, const char *verb, const char *what, const PGresult *result,
+                 struct error *err);
+/* At least `size` bytes in db->bytes, or ST_RETRY. */
+MUST_CHECK status pg_reserve(struct pg_db *db, size_t size, struct error *err);
+
+status pg_bulk_open(struct db *base, const struct db_bulk_spec *spec, struct db_bulk **out,
+                    struct error *err);
+status pg_bulk_flush(struct db_bulk *base, struct error *err);
+void pg_bulk_free(struct db_bulk *base);
