@@ -255,7 +255,7 @@ int64_t run_default_cause(const struct run *run, const struct event *event) {
 /* The states from which `type` is legal, joined by '|'. */
 static void expected_states(const struct event *event, struct refusal *why) {
     struct buf b;
-    buf_init_fixed(&b, why->expected_text, sizeof(why->expected_text) - 1);
+    buf_init_fixed(&b, why->expected, sizeof(why->expected) - 1);
     bool step = moves_step(event->type);
     int count = step ? STEP_STATE_COUNT : RUN_STATUS_COUNT;
     for (int s = 0; s < count; s++) {
@@ -265,8 +265,7 @@ static void expected_states(const struct event *event, struct refusal *why) {
         if (b.len > 0) buf_put_char(&b, '|');
         buf_put_c(&b, name);
     }
-    why->expected_text[b.len] = 0;
-    why->expected = why->expected_text;
+    why->expected[b.len] = 0;
 }
 
 bool run_guard(const struct run *run, const struct event *event, struct refusal *why) {
@@ -280,13 +279,12 @@ bool run_guard(const struct run *run, const struct event *event, struct refusal 
     const struct run_head *head = &run->head;
     bool opens_step = event->type == EVENT_STEP_STARTED || event->type == EVENT_STEP_SKIPPED;
     if (opens_step && head->status != RUN_RUNNING) {
-        why->expected = "RUNNING";
+        snprintf(why->expected, sizeof(why->expected), "RUNNING");
         why->actual = run_status_name(head->status);
-        why->step_level = false;
         return false;
     }
     if (event->type == EVENT_RUN_COMPLETED && (head->open_steps > 0 || head->bad_steps > 0)) {
-        why->expected = "every step SUCCESS or SKIPPED";
+        snprintf(why->expected, sizeof(why->expected), "every step SUCCESS or SKIPPED");
         why->actual = head->open_steps > 0 ? "a step is RUNNING" : "a step is FAILED";
         return false;
     }

@@ -87,12 +87,11 @@ const char *step_state_name(enum step_state state);  /* PENDING for STEP_MENTION
 
 /* ---- layer 1: the producer's guard ---- */
 
-struct refusal { /* the four members that the contract asks for */
-    const char *expected; /* states in which the event would be legal, joined by '|' */
+struct refusal { /* the four members that the contract asks for; a plain value */
+    char expected[64]; /* states in which the event would be legal, joined by '|' */
     const char *actual;
     str attempted_type;
     bool step_level; /* which entity is affected: the step, or the run */
-    char expected_text[64];
 };
 /* The tables, and two rules for whoever drives the run: a step starts or is skipped only while the run is RUNNING; a run completes only
  * when no step is open or failed. true: go ahead. */

@@ -157,7 +157,8 @@ static status configure(struct sqlite_db *db, enum db_mode mode, struct error *e
     char sql[256];
     struct buf b;
     buf_init_fixed(&b, sql, sizeof sql);
-    buf_put_c(&b, "PRAGMA foreign_keys=ON; PRAGMA temp_store=MEMORY;");
+    /* With recursive_triggers INSERT OR REPLACE asks the DELETE triggers too. */
+    buf_put_c(&b, "PRAGMA foreign_keys=ON; PRAGMA recursive_triggers=ON; PRAGMA temp_store=MEMORY;");
     /* Before 3.41 the JSON functions, which our views need, were not marked as harmless. */
     if (sqlite3_libversion_number() >= 3041000) buf_put_c(&b, "PRAGMA trusted_schema=OFF;");
     if (mode == DB_WRITE)
