@@ -1,0 +1,153 @@
+/* Opening, closing, reopening. */
+#include "ledger/ledger.h"
+
+#include "base/limits.h"
+#include "base/os.h"
+#include "ledger/impl.h"
+
+/* Memory of one group: rows, look-ups, replayed pages. The items themselves are the callers'. */
+#define SCRATCH_BYTES_MAX ((size_t)256 * 1024 * 1024)
+
+status ledger_no_memory(struct error *err) { return error_set(err, ST_RETRY, "ledger: out of memory"); }
+
+static bool is_sqlite(str url) {
+    return !str_starts(url, STR("postgres://")) && !str_starts(url, STR("postgresql://"));
+}
+
+static status connect_url(void *context, struct db **out, struct error *err) {
+    struct ledger *l = context;
+    return db_open(str_c(l->url), DB_WRITE, out, err);
+}
+
+static status count_rejections(struct ledger *l, struct error *err) {
+    struct db_stmt *q = NULL;
+    bool row = false;
+    status st = db_prepare(l->db, "SELECT COUNT(*) FROM ledger_rejection", &q, err);
+    if (st == ST_OK) st = db_step(q, &row, err);
+    if (st == ST_OK) l->rejections = db_int(q, 0);
+    if (q) db_reset(q);
+    return st;
+}
+
+status ledger_connect_now(struct ledger *l, struct error *err) {
+    db_close(l->db);
+    l->db = NULL;
+    cache_clear(&l->cache);
+    dict_clear(&l->dict);
+    l->next_run_no = 1;
+    l->last_run_no = 0;
+    status st = l->connect(l->connect_context, &l->db, err);
+    if (st == ST_OK) st = schema_migrate(l->db, err);
+    if (st == ST_OK) st = project_open(l, err);
+    if (st == ST_OK) st = count_rejections(l, err);
+    l->broken = st != ST_OK;
+    if (l->broken) {
+        db_close(l->db);
+        l->db = NULL;
+    }
+    return st;
+}
+
+static struct ledger *ledger_new(const struct ledger_options *options, struct error *err) {
+    struct ledger *l = mem_alloc(sizeof(*l));
+    if (!l) {
+        error_set(err, ST_RETRY, "ledger: out of memory");
+        return NULL;
+    }
+    l->lock_fd = -1;
+    if (options) l->options = *options;
+    cache_init(&l->cache);
+    dict_init(&l->dict);
+    arena_init(&l->scratch, (size_t)64 * 1024, SCRATCH_BYTES_MAX);
+    if (sha256_open(&l->sha, err) != ST_OK) {
+        ledger_close(l);
+        return NULL;
+    }
+    return l;
+}
+
+status ledger_open_with(ledger_connect connect, void *context, const struct ledger_options *options, struct ledger **out,
+                        struct error *err) {
+    struct ledger *l = ledger_new(options, err);
+    if (!l) return ST_RETRY;
+    l->writer = true;
+    l->connect = connect;
+    l->connect_context = context ? context : l;
+    status st = ledger_connect_now(l, err);
+    if (st != ST_OK) {
+        ledger_close(l);
+        return st;
+    }
+    *out = l;
+    return ST_OK;
+}
+
+/* "sqlite:dir/x.db?vfs=y" -> "dir/x.db", cut where the driver cuts it. */
+static str sqlite_path(str url) {
+    static const str vfs = STR_LIT("?vfs=");
+    if (str_starts(url, STR("sqlite:"))) url = str_from(url, 7);
+    for (size_t i = 0; i < url.len; i++) {
+        if (str_starts(str_from(url, i), vfs)) return str_n(url.ptr, i);
+    }
+    return url;
+}
+
+static status take_lock(struct ledger *l, str url, struct error *err) {
+    char mem[sizeof(l->url) + 8];
+    struct buf path;
+    buf_init_fixed(&path, mem, sizeof(mem));
+    buf_put(&path, sqlite_path(url));
+    buf_put_c(&path, ".lock");
+    status st = lock_take(buf_str(&path), l->options.lock_wait_ms, &l->lock_fd, err);
+    if (st != ST_OK) return error_wrap(err, "the ledger is being written by another process");
+    return ST_OK;
+}
+
+status ledger_open(str url, const struct ledger_options *options, struct ledger **out, struct error *err) {
+    struct ledger *l = ledger_new(options, err);
+    if (!l) return ST_RETRY;
+    status st = ST_OK;
+    if (url.len >= sizeof(l->url)) st = error_set(err, ST_LIMIT, "the database address has over %zu bytes", sizeof(l->url) - 1);
+    if (st == ST_OK) {
+        memcpy(l->url, url.ptr, url.len);
+        l->writer = true;
+        l->connect = connect_url;
+        l->connect_context = l;
+        if (is_sqlite(url)) st = take_lock(l, url, err);
+    }
+    if (st == ST_OK) st = ledger_connect_now(l, err);
+    if (st != ST_OK) {
+        ledger_close(l);
+        return st;
+    }
+    *out = l;
+    return ST_OK;
+}
+
+status ledger_open_reader(str url, struct ledger **out, struct error *err) {
+    struct ledger *l = ledger_new(NULL, err);
+    if (!l) return ST_RETRY;
+    status st = db_open(url, DB_READ_ONLY, &l->db, err);
+    if (st == ST_OK) st = schema_check(l->db, err);
+    if (st != ST_OK) {
+        ledger_close(l);
+        return st;
+    }
+    *out = l;
+    return ST_OK;
+}
+
+void ledger_close(struct ledger *l) {
+    if (!l) return;
+    db_close(l->db);
+    cache_clear(&l->cache);
+    map_release(&l->cache.by_id);
+    dict_clear(&l->dict);
+    arena_release(&l->dict.arena);
+    arena_release(&l->scratch);
+    sha256_close(l->sha);
+    if (l->lock_fd >= 0) lock_drop(l->lock_fd);
+    mem_free(l);
+}
+
+struct db *ledger_db(struct ledger *l) { return l->db; }

@@ -1,0 +1,264 @@
+/* Finding an event by its id. See schema.c: ids are random, so they are indexed in lots of LOT_EVENTS.
+ *
+ * A lot is LOT_BUCKETS rows; an id falls into a bucket by the top bits of its id_prefix(). A row's `ids` are entries of ENTRY_BYTES,
+ * big-endian: the prefix, then the event's slot in the lot. They are in the order of the prefix. */
+#include "ledger/impl.h"
+
+enum { ENTRY_BYTES = 10, BUCKET_BITS = 6 };
+static_assert(LOT_BUCKETS == 1 << BUCKET_BITS, "a bucket for each value of the top bits");
+
+struct lot_item { uint64_t id8; uint32_t slot; };
+
+static int by_id(const void *a, const void *b) {
+    const struct lot_item *x = a, *y = b;
+    if (x->id8 != y->id8) return x->id8 < y->id8 ? -1 : 1;
+    return (x->slot > y->slot) - (x->slot < y->slot);
+}
+
+static uint64_t id8_of(str event_id) {
+    uuid u;
+    memcpy(u.b, event_id.ptr, sizeof(u.b));
+    return id_prefix(u);
+}
+
+static int64_t bucket_of(uint64_t id8) { return (int64_t)(id8 >> (64 - BUCKET_BITS)); }
+
+static void entry_put(uint8_t *p, const struct lot_item *item) {
+    for (int i = 0; i < 8; i++) p[i] = (uint8_t)(item->id8 >> (56 - 8 * i));
+    p[8] = (uint8_t)(item->slot >> 8);
+    p[9] = (uint8_t)item->slot;
+}
+
+static struct lot_item entry_get(const uint8_t *p) {
+    struct lot_item item = {0, (uint32_t)p[8] << 8 | p[9]};
+    for (int i = 0; i < 8; i++) item.id8 = item.id8 << 8 | p[i];
+    return item;
+}
+
+static status read_lot(struct ledger *l, int64_t lot, struct lot_item *items, size_t *count, struct error *err) {
+    struct db_stmt *q = NULL;
+    bool row = false;
+    status st = db_prepare(l->db, "SELECT pos, event_id FROM ledger_event WHERE pos >= $1 AND pos < $2 ORDER BY pos", &q, err);
+    if (st != ST_OK) return st;
+    db_bind_int(q, 1, lot << LOT_BITS);
+    db_bind_int(q, 2, (lot + 1) << LOT_BITS);
+    size_t n = 0;
+    while ((st = db_step(q, &row, err)) == ST_OK && row && n < LOT_EVENTS) {
+        if (db_blob(q, 1).len != 16) {
+            st = error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "", "event %lld has no id", (long long)pos_seq(db_int(q, 0)));
+            break;
+        }
+        items[n++] = (struct lot_item){id8_of(db_blob(q, 1)), (uint32_t)db_int(q, 0) & (LOT_EVENTS - 1)};
+    }
+    db_reset(q);
+    *count = n;
+    return st;
+}
+
+static const struct db_col lot_cols[] = {{"lot", DB_INT}, {"bucket", DB_INT}, {"ids", DB_BLOB}};
+static const struct db_bulk_spec lot_spec = {"state_lot", DB_INSERT, lot_cols, COUNT_OF(lot_cols), 0};
+
+/* What the lot's rows must hold: buckets[i] is `ids` of bucket i. Lives in the scratch arena. */
+static status make_lot(struct ledger *l, int64_t lot, str buckets[LOT_BUCKETS], struct error *err) {
+    struct lot_item *items = arena_try_raw(&l->scratch, LOT_EVENTS * sizeof(*items));
+    uint8_t *packed = arena_try_raw(&l->scratch, (size_t)LOT_EVENTS * ENTRY_BYTES);
+    size_t n = 0, from = 0;
+    status st = items && packed ? read_lot(l, lot, items, &n, err) : ledger_no_memory(err);
+    if (st != ST_OK) return st;
+    qsort(items, n, sizeof(*items), by_id);
+    for (size_t i = 0; i < n; i++) entry_put(packed + i * ENTRY_BYTES, &items[i]);
+    for (int64_t bucket = 0; bucket < LOT_BUCKETS; bucket++) {
+        size_t to = from;
+        while (to < n && bucket_of(items[to].id8) == bucket) to++;
+        buckets[bucket] = str_n(packed + from * ENTRY_BYTES, (to - from) * ENTRY_BYTES);
+        from = to;
+    }
+    return ST_OK;
+}
+
+/* Inside a transaction. */
+static status write_lot(struct ledger *l, int64_t lot, struct error *err) {
+    struct arena_mark mark = arena_mark(&l->scratch);
+    struct db_bulk *bulk = NULL;
+    str buckets[LOT_BUCKETS];
+    status st = db_bulk_open(l->db, &lot_spec, &bulk, err);
+    if (st == ST_OK) st = make_lot(l, lot, buckets, err);
+    for (int64_t i = 0; st == ST_OK && i < LOT_BUCKETS; i++) {
+        db_bulk_int(bulk, lot);
+        db_bulk_int(bulk, i);
+        db_bulk_blob(bulk, buckets[i]);
+    }
+    if (st == ST_OK) st = db_bulk_flush(bulk, err);
+    arena_rewind(&l->scratch, mark);
+    return st;
+}
+
+static status compare_lot(struct ledger *l, int64_t lot, bool *same, struct error *err) {
+    struct arena_mark mark = arena_mark(&l->scratch);
+    struct db_stmt *q = NULL;
+    str buckets[LOT_BUCKETS];
+    bool row = false;
+    int64_t n = 0;
+    status st = make_lot(l, lot, buckets, err);
+    if (st == ST_OK) st = db_prepare(l->db, "SELECT bucket, ids FROM state_lot WHERE lot = $1 ORDER BY bucket", &q, err);
+    if (st == ST_OK) db_bind_int(q, 1, lot);
+    *same = true;
+    for (; st == ST_OK && *same && (st = db_step(q, &row, err)) == ST_OK && row; n++) {
+        *same = n < LOT_BUCKETS && db_int(q, 0) == n && str_eq(db_blob(q, 1), buckets[n]);
+    }
+    if (q) db_reset(q);
+    if (n != LOT_BUCKETS) *same = false;
+    arena_rewind(&l->scratch, mark);
+    return st;
+}
+
+status lots_verify(struct ledger *l, int64_t tenant_no, int64_t seq, bool *same, struct error *err) {
+    int64_t lots = 0, first = pos_of(tenant_no, 0) >> LOT_BITS;
+    status st = lots_sealed(l, tenant_no, &lots, err);
+    *same = lots <= seq >> LOT_BITS;
+    for (int64_t i = 0; i < lots && st == ST_OK && *same; i++) st = compare_lot(l, first + i, same, err);
+    return st;
+}
+
+status lots_write_missing(struct ledger *l, struct tenant *t, struct error *err) {
+    int64_t full = t->seq >> LOT_BITS; /* lots 0 .. full-1 are complete: sequence_number 1 is slot 1 of lot 0 */
+    status st = ST_OK;
+    for (int64_t i = t->sealed_lots; i < full && st == ST_OK; i++) {
+        st = write_lot(l, (pos_of(t->tenant_no, 0) >> LOT_BITS) + i, err);
+        if (st == ST_OK) t->sealed_lots = i + 1;
+    }
+    return st;
+}
+
+status lots_seal(struct ledger *l, struct error *err) {
+    struct map_slot *slot;
+    status st = ST_OK;
+    for (size_t i = 0; map_next(&l->dict.tenants, &i, &slot);) {
+        struct tenant *t = slot->value;
+        if (t->seq >> LOT_BITS <= t->sealed_lots) continue;
+        st = db_begin(l->db, true, err);
+        /* Another node may have been faster: then the primary key refuses, and its lot serves as well. */
+        if (st == ST_OK) st = lots_write_missing(l, t, err);
+        if (st == ST_OK) st = db_commit(l->db, err);
+        if (st == ST_CONFLICT) {
+            db_rollback(l->db);
+            t->sealed_lots = t->seq >> LOT_BITS;
+            st = ST_OK;
+        }
+        if (st != ST_OK) return st;
+    }
+    return ST_OK;
+}
+
+/* ---- looking up ---- */
+
+/* Whether the event at `pos` has this very id. */
+static status is_event(struct ledger *l, int64_t pos, uuid id, bool *yes, struct error *err) {
+    struct db_stmt *q = NULL;
+    bool row = false;
+    status st = db_prepare(l->db, "SELECT event_id FROM ledger_event WHERE pos = $1", &q, err);
+    if (st != ST_OK) return st;
+    db_bind_int(q, 1, pos);
+    st = db_step(q, &row, err);
+    *yes = st == ST_OK && row && str_eq(db_blob(q, 0), str_n(id.b, 16));
+    db_reset(q);
+    return st;
+}
+
+/* The entries of one bucket whose prefix is that of `id`. */
+static status search_bucket(struct ledger *l, int64_t lot, str ids, uuid id, int64_t *pos, struct error *err) {
+    const uint8_t *entries = (const uint8_t *)ids.ptr;
+    uint64_t want = id_prefix(id);
+    size_t low = 0, high = ids.len / ENTRY_BYTES, n = high;
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        if (entry_get(entries + mid * ENTRY_BYTES).id8 < want) low = mid + 1;
+        else high = mid;
+    }
+    for (; low < n && *pos == 0; low++) {
+        struct lot_item item = entry_get(entries + low * ENTRY_BYTES);
+        bool yes = false;
+        if (item.id8 != want) break;
+        status st = is_event(l, (lot << LOT_BITS) + item.slot, id, &yes, err);
+        if (st != ST_OK) return st;
+        if (yes) *pos = (lot << LOT_BITS) + item.slot;
+    }
+    return ST_OK;
+}
+
+static status probe_lots(struct ledger *l, int64_t tenant_no, int64_t lots, uuid id, int64_t *pos, struct error *err) {
+    struct db_stmt *q = NULL;
+    bool row = false;
+    int64_t first = pos_of(tenant_no, 0) >> LOT_BITS;
+    if (lots == 0) return ST_OK;
+    status st = db_prepare(l->db,
+                           "WITH RECURSIVE lots(lot) AS (SELECT {int:$1} UNION ALL SELECT lot + 1 FROM lots WHERE lot < {int:$2})"
+                           " SELECT s.lot, s.ids FROM lots CROSS JOIN state_lot s WHERE s.lot = lots.lot AND s.bucket = {int:$3}",
+                           &q, err);
+    if (st != ST_OK) return st;
+    db_bind_int(q, 1, first);
+    db_bind_int(q, 2, first + lots - 1);
+    db_bind_int(q, 3, bucket_of(id_prefix(id)));
+    while (*pos == 0 && (st = db_step(q, &row, err)) == ST_OK && row) {
+        st = search_bucket(l, db_int(q, 0), db_blob(q, 1), id, pos, err);
+        if (st != ST_OK) break;
+    }
+    db_reset(q);
+    return st;
+}
+
+static status scan_tail(struct ledger *l, int64_t tenant_no, int64_t lots, uuid id, int64_t *pos, struct error *err) {
+    struct db_stmt *q = NULL;
+    bool row = false;
+    status st = db_prepare(l->db, "SELECT pos FROM ledger_event WHERE pos >= $1 AND pos < $2 AND event_id = $3", &q, err);
+    if (st != ST_OK) return st;
+    db_bind_int(q, 1, pos_of(tenant_no, lots << LOT_BITS));
+    db_bind_int(q, 2, pos_of(tenant_no + 1, 0));
+    db_bind_blob(q, 3, str_n(id.b, 16));
+    st = db_step(q, &row, err);
+    if (st == ST_OK && row) *pos = db_int(q, 0);
+    db_reset(q);
+    return st;
+}
+
+status lots_sealed(struct ledger *l, int64_t tenant_no, int64_t *lots, struct error *err) {
+    struct db_stmt *q = NULL;
+    bool row = false;
+    int64_t first = pos_of(tenant_no, 0) >> LOT_BITS;
+    status st = db_prepare(l->db, "SELECT MAX(lot) FROM state_lot WHERE lot >= $1 AND lot < $2", &q, err);
+    if (st != ST_OK) return st;
+    db_bind_int(q, 1, first);
+    db_bind_int(q, 2, pos_of(tenant_no + 1, 0) >> LOT_BITS);
+    st = db_step(q, &row, err);
+    if (st == ST_OK) *lots = row && !db_is_null(q, 0) ? db_int(q, 0) - first + 1 : 0;
+    db_reset(q);
+    return st;
+}
+
+static status find_in_tenant(struct ledger *l, int64_t tenant_no, uuid id, int64_t *pos, struct error *err) {
+    int64_t lots = 0;
+    status st = lots_sealed(l, tenant_no, &lots, err);
+    if (st == ST_OK) st = probe_lots(l, tenant_no, lots, id, pos, err);
+    if (st == ST_OK && *pos == 0) st = scan_tail(l, tenant_no, lots, id, pos, err);
+    return st;
+}
+
+status lots_find(struct ledger *l, int64_t tenant_no, uuid id, int64_t *pos, struct error *err) {
+    int64_t first = tenant_no, last = tenant_no;
+    status st = ST_OK;
+    if (tenant_no == 0) {
+        struct db_stmt *q = NULL;
+        bool row = false;
+        st = db_prepare(l->db, "SELECT COALESCE(MAX(tenant_no), 0) FROM ledger_tenant", &q, err);
+        if (st == ST_OK) st = db_step(q, &row, err);
+        if (st == ST_OK) last = db_int(q, 0);
+        if (q) db_reset(q);
+        first = 1;
+    }
+    *pos = 0;
+    for (int64_t t = first; t <= last && st == ST_OK && *pos == 0; t++) st = find_in_tenant(l, t, id, pos, err);
+    if (st != ST_OK || *pos != 0) return st;
+    char text[UUID_TEXT_LEN];
+    uuid_format(id, text);
+    return error_at(err, ST_NOT_FOUND, "EVENT_NOT_FOUND", "", "there is no event \"%.*s\"", UUID_TEXT_LEN, text);
+}

@@ -1,0 +1,97 @@
+/* Several nodes on one PostgreSQL: whose turn it is in a tenant, and which run numbers are whose. */
+#include "ledger/impl.h"
+
+static int by_tenant_no(const void *a, const void *b) {
+    const struct tenant *x = *(struct tenant *const *)a, *y = *(struct tenant *const *)b;
+    return (x->tenant_no > y->tenant_no) - (x->tenant_no < y->tenant_no);
+}
+
+static status lock_tenant(struct ledger *l, struct tenant *t, struct error *err) {
+    struct db_stmt *q = NULL;
+    bool row = false;
+    status st = db_prepare(l->db, "SELECT seq, head, persisted_us FROM ledger_tenant WHERE tenant_no = $1 FOR UPDATE", &q, err);
+    if (st != ST_OK) return st;
+    db_bind_int(q, 1, t->tenant_no);
+    st = db_step(q, &row, err);
+    if (st == ST_OK && (!row || db_blob(q, 1).len != SHA256_LEN)) {
+        st = error_set(err, ST_CORRUPT, "tenant \"%.*s\" is gone", STR_ARG(t->tenant_id));
+    }
+    if (st == ST_OK && db_int(q, 0) != t->seq) {
+        t->seq = db_int(q, 0);
+        t->persisted_us = db_int(q, 2);
+        memcpy(t->head, db_blob(q, 1).ptr, SHA256_LEN);
+        cache_drop_tenant(&l->cache, t->tenant_no);
+    }
+    db_reset(q);
+    return st;
+}
+
+/* In the order of their numbers, so that two nodes cannot wait for each other. */
+status nodes_lock_tenants(struct ledger *l, struct append_request *const *reqs, size_t n, struct error *err) {
+    if (!db_is_postgres(l->db)) return ST_OK;
+    struct tenant **list = arena_try(&l->scratch, (size_t)GROUP_EVENTS_MAX * sizeof(struct tenant *));
+    if (!list) return ledger_no_memory(err);
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++) {
+        for (size_t k = 0; k < reqs[i]->count; k++) {
+            struct tenant *t = NULL;
+            status st = dict_tenant(l, reqs[i]->items[k].event.tenant_id, false, &t, err);
+            if (st == ST_NOT_FOUND) continue;
+            if (st != ST_OK) return st;
+            if (t->locked) continue;
+            t->locked = true;
+            list[count++] = t;
+        }
+    }
+    qsort(list, count, sizeof(struct tenant *), by_tenant_no);
+    for (size_t i = 0; i < count; i++) {
+        status st = lock_tenant(l, list[i], err);
+        if (st != ST_OK) return st;
+    }
+    return ST_OK;
+}
+
+void nodes_unlock_tenants(struct ledger *l) {
+    struct map_slot *slot;
+    for (size_t i = 0; map_next(&l->dict.tenants, &i, &slot);) ((struct tenant *)slot->value)->locked = false;
+}
+
+/* Numbers for the runs this group may open. One process owns a SQLite file, so it just counts on; nodes on one PostgreSQL take
+ * blocks, in a transaction of their own, lest every group wait for one counter. */
+status nodes_reserve_run_numbers(struct ledger *l, int64_t wanted, struct error *err) {
+    if (l->last_run_no - l->next_run_no + 1 >= wanted) return ST_OK;
+    struct db_stmt *q = NULL;
+    bool row = false;
+    if (!db_is_postgres(l->db)) {
+        status st = db_prepare(l->db, "SELECT COALESCE(MAX(run_no), 0) FROM ledger_run", &q, err);
+        if (st == ST_OK) st = db_step(q, &row, err);
+        if (st == ST_OK) {
+            l->next_run_no = db_int(q, 0) + 1;
+            l->last_run_no = INT64_MAX - 1;
+        }
+        if (q) db_reset(q);
+        return st;
+    }
+    status st = db_begin(l->db, true, err);
+    if (st == ST_OK) {
+        st = db_prepare(l->db,
+                        "INSERT INTO ledger_meta(name, value) VALUES ('run_numbers', $1::text)"
+                        " ON CONFLICT(name) DO UPDATE SET value = (ledger_meta.value::bigint + $2)::text"
+                        " RETURNING value::bigint",
+                        &q, err);
+    }
+    if (st == ST_OK) {
+        db_bind_text(q, 1, STR("4096"));
+        db_bind_int(q, 2, GROUP_EVENTS_MAX);
+        static_assert(GROUP_EVENTS_MAX == 4096, "the first block is written as text above");
+        st = db_step(q, &row, err);
+        if (st == ST_OK) {
+            l->last_run_no = db_int(q, 0);
+            l->next_run_no = l->last_run_no - GROUP_EVENTS_MAX + 1;
+        }
+        db_reset(q);
+    }
+    if (st == ST_OK) st = db_commit(l->db, err);
+    if (st != ST_OK) db_rollback(l->db);
+    return st;
+}

@@ -1,0 +1,148 @@
+#include "ledger/writer.h"
+
+#include <pthread.h>
+
+#include "base/arena.h"
+#include "base/limits.h"
+#include "base/log.h"
+#include "base/queue.h"
+#include "base/time.h"
+
+struct writer {
+    struct ledger *ledger; /* the thread's, once it runs */
+    struct queue *queue;
+    pthread_t thread;
+    bool started;
+    struct metric *events, *commits, *failures, *seconds;
+};
+
+static void answer(struct writer_call **calls, size_t n, status code, const struct error *err) {
+    for (size_t i = 0; i < n; i++) {
+        calls[i]->code = code;
+        if (code != ST_OK) calls[i]->err = *err;
+        calls[i]->done(calls[i]); /* may free the call */
+    }
+}
+
+static void commit(struct writer *w, struct writer_call **calls, size_t n, size_t items) {
+    struct append_request *requests[QUEUE_REQUESTS_MAX];
+    struct error err = {0};
+    for (size_t i = 0; i < n; i++) requests[i] = &calls[i]->request;
+    int64_t start = clock_mono_ns();
+    status st = ledger_append(w->ledger, requests, n, &err);
+    metric_observe(w->seconds, (double)(clock_mono_ns() - start) / 1e9);
+    metric_add(w->commits, 1);
+    if (st == ST_OK) metric_add(w->events, (int64_t)items);
+    else {
+        metric_add(w->failures, 1);
+        LOG(LOG_ERROR, "append failed, nothing was acknowledged", LOG_S("error", str_c(err.msg)));
+    }
+    answer(calls, n, st, &err);
+}
+
+/* Takes what waits, and commits it in as few groups as the limits allow. */
+static void *run(void *arg) {
+    struct writer *w = arg;
+    void *taken[QUEUE_REQUESTS_MAX];
+    size_t n;
+    while ((n = queue_take(w->queue, taken, QUEUE_REQUESTS_MAX, -1)) > 0) {
+        struct writer_call **calls = (struct writer_call **)taken;
+        size_t first = 0, items = 0;
+        for (size_t i = 0; i < n; i++) {
+            size_t count = calls[i]->request.count;
+            if (items + count > GROUP_EVENTS_MAX) {
+                commit(w, calls + first, i - first, items);
+                first = i;
+                items = 0;
+            }
+            items += count;
+        }
+        commit(w, calls + first, n - first, items);
+    }
+    return NULL;
+}
+
+static void register_metrics(struct writer *w, struct metrics *m) {
+    static const double bounds[] = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10};
+    if (!m) return;
+    w->events = metrics_counter(m, "cairn_ledger_events_total", "Events answered by a durable commit, duplicates and refusals included.", "");
+    w->commits = metrics_counter(m, "cairn_ledger_commits_total", "Group commits tried.", "");
+    w->failures = metrics_counter(m, "cairn_ledger_commit_failures_total", "Group commits that failed.", "");
+    w->seconds = metrics_histogram(m, "cairn_ledger_commit_seconds", "Time of one group commit.", bounds, COUNT_OF(bounds));
+}
+
+status writer_open(struct ledger *ledger, struct metrics *metrics, struct writer **out, struct error *err) {
+    struct writer *w = mem_alloc(sizeof(*w));
+    if (!w) {
+        ledger_close(ledger);
+        return error_set(err, ST_RETRY, "ledger thread: out of memory");
+    }
+    w->ledger = ledger;
+    register_metrics(w, metrics);
+    status st = queue_open(QUEUE_REQUESTS_MAX, &w->queue, err);
+    if (st == ST_OK && pthread_create(&w->thread, NULL, run, w) != 0) {
+        st = error_set(err, ST_RETRY, "could not start the ledger thread");
+    }
+    w->started = st == ST_OK;
+    if (st != ST_OK) {
+        writer_close(w);
+        return st;
+    }
+    *out = w;
+    return ST_OK;
+}
+
+void writer_close(struct writer *w) {
+    if (!w) return;
+    if (w->queue) queue_shut(w->queue);
+    if (w->started) pthread_join(w->thread, NULL);
+    if (w->queue) queue_close(w->queue);
+    ledger_close(w->ledger);
+    mem_free(w);
+}
+
+static status check_size(const struct writer_call *call, struct error *err) {
+    if (call->request.count <= BATCH_EVENTS_MAX) return ST_OK;
+    return error_at(err, ST_LIMIT, "BATCH_TOO_LARGE", "", "a batch of %zu events, at most %d are allowed", call->request.count,
+                    BATCH_EVENTS_MAX);
+}
+
+static status refused(struct writer *w, struct error *err) {
+    if (queue_is_shut(w->queue)) return error_set(err, ST_RETRY, "the ledger is closing");
+    return error_at(err, ST_LIMIT, "QUEUE_FULL", "", "%d appends are waiting already: try again later", QUEUE_REQUESTS_MAX);
+}
+
+status writer_submit(struct writer *w, struct writer_call *call, struct error *err) {
+    ASSERT(call->done);
+    status st = check_size(call, err);
+    if (st == ST_OK && !queue_try_push(w->queue, call)) st = refused(w, err);
+    return st;
+}
+
+/* ---- waiting ---- */
+
+struct waiter { pthread_mutex_t lock; /* guards `ready` */ pthread_cond_t cond; bool ready; };
+
+static void wake(struct writer_call *call) {
+    struct waiter *waiter = call->context;
+    pthread_mutex_lock(&waiter->lock);
+    waiter->ready = true;
+    pthread_cond_signal(&waiter->cond); /* under the lock: the waiter's stack is gone once it is released */
+    pthread_mutex_unlock(&waiter->lock);
+}
+
+status writer_append(struct writer *w, struct writer_call *call, int64_t timeout_ms, struct error *err) {
+    struct waiter waiter = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
+    status st = check_size(call, err);
+    if (st != ST_OK) return st;
+    call->done = wake;
+    call->context = &waiter;
+    if (!queue_push(w->queue, call, timeout_ms)) return refused(w, err);
+    pthread_mutex_lock(&waiter.lock);
+    while (!waiter.ready) pthread_cond_wait(&waiter.cond, &waiter.lock);
+    pthread_mutex_unlock(&waiter.lock);
+    pthread_mutex_destroy(&waiter.lock);
+    pthread_cond_destroy(&waiter.cond);
+    if (call->code != ST_OK) *err = call->err;
+    return call->code;
+}

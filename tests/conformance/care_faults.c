@@ -1,0 +1,278 @@
+/* Every n-th call of the database and every n-th allocation fails: no crash, no false acknowledgement, nothing twice, and the
+ * handle works on. */
+#include "conformance/canon_helper.h"
+
+enum { ITEMS = 9 };
+
+/* A bit of everything: a new tenant, run, type and plan; a reference; facts; a refusal; a duplicate. */
+static void make_items(int64_t n, const char *kind, struct append_item items[ITEMS]) {
+    const char *run = canon_fmt("%s-%lld", kind, (long long)n);
+    items[0] = canon_event("RunStarted", run, NULL, 1);
+    items[1] = canon_event("StepStarted", run, "s", 1);
+    items[2] = canon_event(canon_fmt("Seen%s%lld", kind, (long long)n), run, NULL, 1);
+    items[3] = canon_event_with("StepCompleted", run, "s", 1, "{\"output\":{}}");
+    items[4] = canon_event_with("RunProviderLinked", run, NULL, 1,
+                                canon_fmt("{\"provider\":\"t\",\"workflowId\":\"%s\",\"providerRunId\":\"p\"}", run));
+    items[5] = canon_fact(EVENT_TOOL_CALLED, run, STR("s"), 1, "{}");
+    items[6] = canon_event("RunStarted", run, NULL, 2); /* refused: it runs already */
+    items[7] = items[0];                                /* a duplicate */
+    items[8] = canon_event("RunCompleted", run, NULL, 1);
+    for (int i = 0; i < ITEMS; i++) {
+        items[i].event.tenant_id = str_c(canon_fmt("tenant-%s", run));
+        items[i].event.plan_version = str_c(canon_fmt("%lld", (long long)n));
+        event_key_derive(&items[i].event, items[i].event.key);
+    }
+}
+
+static status append_items(struct canon *c, struct append_item items[ITEMS], struct append_result results[ITEMS], struct error *err) {
+    struct append_request req = {.items = items, .count = ITEMS, .results = results, .arena = &c->arena};
+    struct append_request *reqs[] = {&req};
+    return ledger_append(c->ledger, reqs, 1, err);
+}
+
+/* The results of a batch that was committed, by this try or (then all are duplicates) by an earlier one whose answer was lost. */
+static void check_results(const struct append_result results[ITEMS], bool may_be_there) {
+    bool there = results[0].duplicate;
+    CHECK(may_be_there || !there);
+    for (int i = 0; i < ITEMS; i++) {
+        CHECK(results[i].code == (i == 6 ? ST_CONFLICT : ST_OK), "item %d: %s", i, results[i].err ? results[i].err->msg : "");
+        if (i != 6 && i != 7) CHECK(results[i].duplicate == there && results[i].seq == (i == 8 ? 7 : i + 1), "item %d", i);
+        if (i == 6) CHECK(strcmp(results[i].err->reason, "INVALID_TRANSITION") == 0);
+    }
+    CHECK(results[7].duplicate && results[7].seq == 1);
+}
+
+static int64_t stored_events(struct canon *reader, const struct append_item *item) {
+    return canon_int(reader, canon_fmt("SELECT COUNT(*) FROM orchestration_events WHERE run_id = '%.*s'", STR_ARG(item->event.run_id)));
+}
+
+/* One round: a failing try, then the same again. false when nothing failed. */
+static bool append_with_fault(struct canon *c, struct canon *reader, int64_t n, bool after) {
+    struct append_item items[ITEMS];
+    struct append_result results[ITEMS];
+    struct error err = {0};
+    make_items(n, after ? "After" : "Before", items);
+    canon_fail_at(c, n, after);
+    status st = append_items(c, items, results, &err);
+    bool failed = st != ST_OK;
+    CHECK(!failed || st == ST_RETRY, "call %lld: %s", (long long)n, err.msg);
+    int64_t stored = stored_events(reader, &items[0]);
+    CHECK(failed ? stored == 0 || (after && stored == 7) : stored == 7, "call %lld: %lld events", (long long)n, (long long)stored);
+    if (failed) {
+        CHECK(append_items(c, items, results, &err) == ST_OK, "call %lld: %s", (long long)n, err.msg);
+        CHECK(results[0].duplicate == (stored == 7)); /* what had landed comes back as a duplicate, and nothing else does */
+    }
+    check_results(results, failed);
+    CHECK(stored_events(reader, &items[0]) == 7, "call %lld", (long long)n);
+    return failed;
+}
+
+static void open_both(struct canon *c, struct canon *reader, str url) {
+    canon_open_faulty(c, url, LEDGER_REJECT);
+    canon_open_reader(reader, url);
+}
+
+TEST_DB(care_append_survives_every_failing_call) {
+    struct canon c, reader;
+    open_both(&c, &reader, url);
+    for (int after = 0; after < 2; after++) {
+        int64_t n = 0;
+        while (append_with_fault(&c, &reader, n, after)) n++;
+        CHECK(n > 8, "only %lld calls", (long long)n);
+    }
+    canon_clean(&reader);
+    canon_close(&c);
+    canon_close(&reader);
+}
+
+/* false when there were fewer than n + 1 allocations. */
+static bool append_without_memory(struct canon *c, struct canon *reader, int64_t n) {
+    struct append_item items[ITEMS];
+    struct append_result results[ITEMS];
+    struct error err = {0};
+    make_items(n, "Memory", items);
+    arena_reset(&c->arena);
+    mem_fail_at(n);
+    status st = append_items(c, items, results, &err);
+    bool failed = mem_calls() > n;
+    mem_fail_at(-1);
+    CHECK(st == ST_OK || st == ST_RETRY, "allocation %lld: %s", (long long)n, err.msg);
+    int64_t stored = stored_events(reader, &items[0]);
+    CHECK(stored == (st == ST_OK ? 7 : 0), "allocation %lld: %lld events", (long long)n, (long long)stored);
+    bool again = st != ST_OK;
+    if (again) CHECK(append_items(c, items, results, &err) == ST_OK, "allocation %lld: %s", (long long)n, err.msg);
+    check_results(results, false);
+    CHECK(stored_events(reader, &items[0]) == 7, "allocation %lld", (long long)n);
+    if (n % 2) canon_reopen(c); /* cold caches need more */
+    return failed;
+}
+
+TEST_DB(care_append_survives_every_failing_allocation) {
+    struct canon c, reader;
+    canon_open(&c, url);
+    canon_open_reader(&reader, url);
+    int64_t n = 0, passed = 0;
+    for (; passed < 2; n++) passed = append_without_memory(&c, &reader, n) ? 0 : passed + 1; /* once warm, once cold */
+    CHECK(n > 10, "only %lld allocations", (long long)n);
+    canon_clean(&reader);
+    canon_close(&c);
+    canon_close(&reader);
+}
+
+/* ---- opening and asking without memory, or on a failing database ---- */
+
+TEST_DB(care_open_survives_every_failing_allocation) {
+    struct canon c;
+    canon_open(&c, url);
+    canon_put(&c, canon_event("RunStarted", "r1", NULL, 1));
+    canon_close(&c);
+    for (int64_t n = 0, failed = 1; failed; n++) {
+        struct ledger *l = NULL;
+        struct error err = {0};
+        mem_fail_at(n);
+        status st = ledger_open(url, NULL, &l, &err);
+        failed = mem_calls() > n;
+        mem_fail_at(-1);
+        CHECK(failed ? st != ST_OK : st == ST_OK, "allocation %lld: %s", (long long)n, err.msg);
+        if (st == ST_OK) ledger_close(l);
+    }
+    for (int64_t n = 0, failed = 1; failed; n++) {
+        struct ledger *l = NULL;
+        struct error err = {0};
+        mem_fail_at(n);
+        status st = ledger_open_reader(url, &l, &err);
+        failed = mem_calls() > n;
+        mem_fail_at(-1);
+        CHECK(failed ? st != ST_OK : st == ST_OK, "allocation %lld: %s", (long long)n, err.msg);
+        if (st == ST_OK) ledger_close(l);
+    }
+}
+
+typedef status (*question)(struct canon *c, struct error *err);
+
+static status ask_run(struct canon *c, struct error *err) {
+    struct run_info info;
+    return ledger_find_run(c->ledger, STR("r1"), &c->arena, &info, err);
+}
+static status ask_provider(struct canon *c, struct error *err) {
+    struct run_info info;
+    return ledger_find_provider(c->ledger, STR("acme"), STR("t"), STR("w"), STR("p"), &c->arena, &info, err);
+}
+static status ask_runs(struct canon *c, struct error *err) {
+    struct run_info *runs;
+    size_t count;
+    return ledger_list_runs(c->ledger, &(struct run_filter){.status = -1}, 10, &c->arena, &runs, &count, err);
+}
+static status ask_events(struct canon *c, struct error *err) {
+    struct event_page page;
+    return ledger_read_run(c->ledger, STR("r1"), 0, 10, &c->arena, &page, err);
+}
+static status ask_tenant(struct canon *c, struct error *err) {
+    struct event_page page;
+    return ledger_read_tenant(c->ledger, STR("acme"), 0, 10, &c->arena, &page, err);
+}
+static status ask_trace(struct canon *c, struct error *err) {
+    struct event_page page;
+    return ledger_read_correlation(c->ledger, STR("acme"), uuid_v4(), 0, 10, &c->arena, &page, err);
+}
+static status ask_seq(struct canon *c, struct error *err) {
+    int64_t seq;
+    return ledger_seq_at(c->ledger, STR("acme"), CANON_EPOCH_US, &seq, err);
+}
+static uuid known_event;
+static status ask_event(struct canon *c, struct error *err) {
+    struct event_record rec;
+    return ledger_find_event(c->ledger, known_event, &c->arena, &rec, err);
+}
+static status ask_causes(struct canon *c, struct error *err) {
+    struct event_page page;
+    bool more;
+    return ledger_causes(c->ledger, known_event, 10, &c->arena, &page, &more, err);
+}
+static status ask_replay(struct canon *c, struct error *err) {
+    struct run run;
+    return ledger_replay(c->ledger, STR("r1"), 0, true, &c->arena, &run, NULL, err);
+}
+static status ask_alerts(struct canon *c, struct error *err) {
+    struct alert *alerts;
+    size_t count;
+    return ledger_list_alerts(c->ledger, STR_NONE, 0, 0, 10, &c->arena, &alerts, &count, err);
+}
+static status ask_stats(struct canon *c, struct error *err) {
+    struct ledger_stats stats;
+    return ledger_stats(c->ledger, &stats, err);
+}
+static status ask_checkpoint(struct canon *c, struct error *err) {
+    struct append_result res;
+    return ledger_checkpoint(c->ledger, STR("r1"), &res, &c->arena, err);
+}
+static status ask_verify(struct canon *c, struct error *err) {
+    struct verify_report report;
+    status st = ledger_verify(c->ledger, true, NULL, NULL, &c->arena, &report, err);
+    CHECK(st != ST_OK || !report.damaged, "%s", report.what); /* a failure to read is no finding */
+    return st;
+}
+static status ask_rebuild(struct canon *c, struct error *err) { return ledger_rebuild(c->ledger, NULL, NULL, NULL, err); }
+
+static const struct { const char *name; question ask; bool arena_panics; } questions[] = {
+    {"find_run", ask_run, false}, {"find_provider", ask_provider, false}, {"list_runs", ask_runs, false}, {"read_run", ask_events, false},
+    {"read_tenant", ask_tenant, false}, {"read_correlation", ask_trace, false}, {"seq_at", ask_seq, false}, {"find_event", ask_event, false},
+    {"causes", ask_causes, false}, {"replay", ask_replay, false}, {"alerts", ask_alerts, false}, {"stats", ask_stats, false},
+    {"checkpoint", ask_checkpoint, false}, {"verify", ask_verify, true}, {"rebuild", ask_rebuild, true}};
+
+static void fill(struct canon *c) {
+    struct append_result res;
+    struct error err = {0};
+    canon_open_as(c, c->url, LEDGER_RECORD);
+    struct append_item linked = canon_event_with("RunProviderLinked", "r1", NULL, 1, "{\"provider\":\"t\",\"workflowId\":\"w\",\"providerRunId\":\"p\"}");
+    canon_put(c, linked);
+    canon_put(c, canon_event("RunCompleted", "r1", NULL, 1)); /* illegal: an alert */
+    canon_put(c, canon_event("StepStarted", "r1", "s", 1));
+    CHECK(ledger_checkpoint(c->ledger, STR("r1"), &res, &c->arena, &err) == ST_OK, "%s", err.msg);
+    canon_put(c, canon_event("StepCompleted", "r1", "s", 1));
+    known_event = linked.event.event_id;
+    canon_close(c);
+}
+
+/* Every question answers a failing database with ST_RETRY, and the next one is answered. */
+TEST_DB(care_questions_survive_every_failing_call) {
+    struct canon c = {.url = url};
+    fill(&c);
+    for (size_t i = 0; i < COUNT_OF(questions); i++) {
+        canon_open_faulty(&c, url, LEDGER_RECORD);
+        for (int64_t n = 0, failed = 1; failed; n++) {
+            struct error err = {0};
+            canon_fail_at(&c, n, false);
+            status st = questions[i].ask(&c, &err);
+            failed = st != ST_OK;
+            CHECK(!failed || st == ST_RETRY, "%s, call %lld: %s", questions[i].name, (long long)n, err.msg);
+            CHECK(n < 200, "%s never answers", questions[i].name);
+            CHECK(!failed || questions[i].ask(&c, &err) == ST_OK, "%s, after call %lld: %s", questions[i].name, (long long)n, err.msg);
+        }
+        canon_close(&c);
+    }
+    canon_open(&c, url);
+    canon_clean(&c);
+    canon_close(&c);
+}
+
+/* The same without memory. */
+TEST_DB(care_questions_survive_every_failing_allocation) {
+    struct canon c = {.url = url};
+    fill(&c);
+    for (size_t i = 0; i < COUNT_OF(questions); i++) {
+        if (questions[i].arena_panics) continue; /* these are for operators, and may give up */
+        for (int64_t n = 0, failed = 1; failed; n++) {
+            struct error err = {0};
+            canon_open(&c, url); /* statements are prepared anew */
+            mem_fail_at(n);
+            status st = questions[i].ask(&c, &err);
+            failed = mem_calls() > n;
+            mem_fail_at(-1);
+            CHECK(st == ST_OK || st == ST_RETRY, "%s, allocation %lld: %s", questions[i].name, (long long)n, err.msg);
+            CHECK(n < 200, "%s never answers", questions[i].name);
+            CHECK(questions[i].ask(&c, &err) == ST_OK, "%s, after allocation %lld: %s", questions[i].name, (long long)n, err.msg);
+            canon_close(&c);
+        }
+    }
+}

@@ -1,0 +1,157 @@
+/* Several nodes append to one PostgreSQL. (A SQLite file has one writer: care_one_writer_for_a_file.) */
+#include <pthread.h>
+
+#include "conformance/canon_helper.h"
+
+static str server(void) {
+    str url = test_db_url("postgres");
+    if (!url.ptr) test_skip("no PostgreSQL server: CAIRN_TEST_POSTGRES is not set");
+    return url;
+}
+
+static struct append_item in_tenant(struct append_item item, const char *tenant) {
+    item.event.tenant_id = str_c(tenant);
+    canon_rekey(&item);
+    return item;
+}
+
+enum { NODES = 2, ROUNDS = 120, EVENTS = 8 };
+
+struct node {
+    struct canon c;
+    pthread_t thread;
+    int number, failures, duplicates, rounds;
+    char why[ERROR_MSG_MAX];
+    struct append_item items[ROUNDS][EVENTS];
+    struct append_result results[ROUNDS][EVENTS];
+};
+
+/* Of each round: five events of its own on runs that all nodes share, and three that every node sends: only one may win. */
+static void make_items(struct node *n) {
+    for (int round = 0; round < n->rounds; round++) {
+        for (int i = 0; i < EVENTS; i++) {
+            bool shared = i >= 5;
+            const char *run = shared ? canon_fmt("shared%d", round) : canon_fmt("r%d", (round + i) % 4);
+            struct append_item item = shared && i == 5 ? canon_event("RunStarted", run, NULL, 1)
+                                      : shared         ? canon_event("StepStarted", run, canon_fmt("s%d", i), 1)
+                                                       : canon_event("RunNoted", run, NULL, 1 + n->number * 100000 + round * EVENTS + i);
+            n->items[round][i] = in_tenant(item, (shared ? round : i) % 2 ? "globex" : "acme");
+        }
+        for (int i = 0; i < 5; i++) { /* a run belongs to one tenant */
+            struct append_item *item = &n->items[round][i];
+            *item = in_tenant(*item, (round + i) % 4 % 2 ? "globex" : "acme");
+        }
+    }
+}
+
+static void *append_all(void *arg) {
+    struct node *n = arg;
+    for (int round = 0; round < n->rounds; round++) {
+        struct append_request req = {.items = n->items[round], .count = EVENTS, .atomic = true, .results = n->results[round], .arena = &n->c.arena};
+        struct append_request *reqs[] = {&req};
+        struct error err;
+        if (ledger_append(n->c.ledger, reqs, 1, &err) != ST_OK) {
+            n->failures++;
+            memcpy(n->why, err.msg, sizeof(n->why));
+            continue;
+        }
+        for (int i = 0; i < EVENTS; i++) {
+            n->failures += n->results[round][i].code != ST_OK;
+            n->duplicates += n->results[round][i].duplicate;
+        }
+    }
+    return NULL;
+}
+
+static void check_contiguous(struct canon *c) {
+    CHECK(canon_int(c, "SELECT COUNT(*) FROM (SELECT tenant_id, COUNT(*) AS n, MIN(sequence_number) AS low, MAX(sequence_number) AS high"
+                       " FROM orchestration_events GROUP BY tenant_id) t WHERE low <> 1 OR high <> n") == 0);
+    CHECK(canon_int(c, "SELECT COUNT(*) FROM (SELECT \"runId\", COUNT(*) AS n, COUNT(DISTINCT \"runSeq\") AS d, MAX(\"runSeq\") AS high"
+                       " FROM run_events GROUP BY \"runId\") t WHERE d <> n OR high <> n") == 0);
+    CHECK(canon_int(c, "SELECT COUNT(*) FROM (SELECT \"idempotencyKey\" FROM run_events GROUP BY 1 HAVING COUNT(*) > 1) t") == 0);
+}
+
+/* Two nodes, two threads, the same two tenants and the same runs: contiguous numbers, no event twice, a clean history. */
+TEST(care_two_nodes_append_to_the_same_runs) {
+    static struct node nodes[NODES];
+    str url = server();
+    for (int i = 0; i < NODES; i++) {
+        nodes[i] = (struct node){.number = i, .rounds = canon_scaled(ROUNDS, 20)};
+        canon_open(&nodes[i].c, url);
+        make_items(&nodes[i]);
+    }
+    for (int i = 0; i < NODES; i++) CHECK(pthread_create(&nodes[i].thread, NULL, append_all, &nodes[i]) == 0);
+    for (int i = 0; i < NODES; i++) pthread_join(nodes[i].thread, NULL);
+    int rounds = nodes[0].rounds, duplicates = 0;
+    for (int i = 0; i < NODES; i++) {
+        CHECK(nodes[i].failures == 0, "node %d: %d failures: %s", i, nodes[i].failures, nodes[i].why);
+        duplicates += nodes[i].duplicates;
+    }
+    CHECK(duplicates == 3 * rounds, "%d duplicates", duplicates); /* each shared event was new for one and there for the other */
+    struct canon *c = &nodes[0].c;
+    CHECK(canon_int(c, "SELECT COUNT(*) FROM run_events") == rounds * (2 * 5 + 3));
+    check_contiguous(c);
+    canon_clean(c);
+    for (int i = 0; i < NODES; i++) canon_close(&nodes[i].c);
+}
+
+/* What a node remembers of a run is dropped when another node wrote to its tenant. */
+TEST(care_a_node_notices_what_another_wrote) {
+    struct canon a, b;
+    str url = server();
+    canon_open(&a, url);
+    canon_open(&b, url);
+    canon_put(&a, canon_event("RunStarted", "r1", NULL, 1));
+    canon_put(&b, canon_event("StepStarted", "r1", "s", 1));
+    CHECK(canon_put(&a, canon_event("StepCompleted", "r1", "s", 1)).run_seq == 3); /* legal only after the other's event */
+    CHECK(canon_try(&b, canon_event("StepCompleted", "r1", "s", 1)).duplicate);
+    canon_refused(&b, canon_event("StepStarted", "r1", "s", 2), ST_CONFLICT, "INVALID_TRANSITION");
+    CHECK(canon_put(&b, canon_event("RunCompleted", "r1", NULL, 1)).run_seq == 4);
+    canon_refused(&a, canon_event("RunPaused", "r1", NULL, 1), ST_CONFLICT, "INVALID_TRANSITION");
+    canon_clean(&a);
+    canon_close(&a);
+    canon_close(&b);
+}
+
+/* The same when the run came into memory through a request of a foreign tenant, before its own tenant was met. */
+TEST(care_a_node_forgets_a_run_met_through_another_tenant) {
+    struct canon a, b;
+    str url = server();
+    canon_open(&b, url);
+    canon_put(&b, canon_event("RunStarted", "r1", NULL, 1));
+    canon_open(&a, url);
+    canon_refused(&a, in_tenant(canon_event("RunNoted", "r1", NULL, 1), "globex"), ST_CONFLICT, "RUN_ID_TAKEN");
+    canon_put(&b, canon_event("StepStarted", "r1", "s", 1));
+    struct append_result res = canon_put(&a, canon_event("StepCompleted", "r1", "s", 1));
+    CHECK(res.run_seq == 3 && res.seq == 3, "runSeq %lld, %lld", (long long)res.run_seq, (long long)res.seq);
+    check_contiguous(&a);
+    canon_clean(&a);
+    canon_close(&a);
+    canon_close(&b);
+}
+
+/* Two nodes that start on an empty database at once make one ledger. */
+static void *open_only(void *arg) {
+    struct canon *c = arg;
+    struct error err;
+    return ledger_open(c->url, &c->options, &c->ledger, &err) == ST_OK ? c : NULL;
+}
+
+TEST(care_two_nodes_make_one_ledger) {
+    struct canon nodes[2];
+    pthread_t threads[2];
+    str url = server();
+    for (int i = 0; i < 2; i++) {
+        nodes[i] = (struct canon){.url = url};
+        arena_init(&nodes[i].arena, 4096, SIZE_MAX);
+        CHECK(pthread_create(&threads[i], NULL, open_only, &nodes[i]) == 0);
+    }
+    for (int i = 0; i < 2; i++) {
+        void *ok = NULL;
+        pthread_join(threads[i], &ok);
+        CHECK(ok, "node %d", i);
+    }
+    for (int i = 0; i < 2; i++) canon_put(&nodes[i], canon_event("RunStarted", canon_fmt("r%d", i), NULL, 1));
+    check_contiguous(&nodes[0]);
+    for (int i = 0; i < 2; i++) canon_close(&nodes[i]);
+}
