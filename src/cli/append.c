@@ -1,0 +1,416 @@
+/* cli/append.c: cairn ledger append: NDJSON in, one result line per event out, in bounded memory.
+ *
+ * Lines are gathered into lots. A lot goes to the ledger thread when it is full, or as soon as the
+ * input has no more for now and nothing is being committed; while one lot commits, the next is read
+ * and parsed. Results are printed when the lot's commit is durable, in input order, for the ledger
+ * thread answers in the order it was asked.
+ *
+ * Threads: a lot belongs to the main thread while it is filled and printed, to the ledger thread in
+ * between; it comes back through a queue, and an eventfd wakes the main thread when it waits for
+ * its input at the same time. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/limits.h"
+#include "base/os.h"
+#include "base/queue.h"
+#include "cli/cli.h"
+#include "cli/progress.h"
+#include "core/event_v1.h"
+#include "ledger/writer.h"
+
+enum { LOTS = 3, GROUP_DEFAULT = 512 };
+#define LOT_BYTES_FULL ((size_t)2 * 1024 * 1024) /* keeps an import of large events small, too */
+#define LOT_BYTES_MAX (LOT_BYTES_FULL + 2 * EVENT_BYTES_MAX)
+#define PARSED_BYTES_MAX (64 * EVENT_BYTES_MAX) /* JSON values need more room than their text */
+
+struct line {
+    int64_t number;
+    struct error *refused; /* before it came to the ledger; in the lot's arena */
+};
+
+struct lot {
+    struct writer_call call;
+    struct import *import;
+    struct arena arena;
+    struct line *lines;
+    size_t line_count;
+    size_t empty_bytes; /* of the arena, before the first line */
+};
+
+struct import {
+    struct cli *cli;
+    struct list results;
+    struct progress progress;
+    int fd;
+    int64_t size; /* of the file; 0 if it is none */
+    size_t group;
+    int64_t v1_until_us; /* the end of the window for version 1 events; 0: none is open */
+    struct line_reader *reader;
+    struct arena parsed; /* JSON values of one line */
+    struct writer *writer;
+    struct queue *done;
+    int wake; /* eventfd */
+    struct lot lots[LOTS];
+    struct lot *idle[LOTS];
+    size_t idle_count, in_flight;
+    int64_t appended, duplicates, refused, unanswered;
+    int64_t first_unanswered, last_unanswered; /* line numbers */
+    struct error failure; /* the first that ended the import; code ST_OK: none */
+};
+
+/* ---- lots ---- */
+
+static void lot_reset(struct lot *lot) {
+    arena_reset(&lot->arena);
+    size_t n = lot->import->group;
+    lot->lines = ARENA_ARRAY(&lot->arena, struct line, n);
+    lot->line_count = 0;
+    lot->call = (struct writer_call){.context = lot};
+    lot->call.request =
+        (struct append_request){.items = ARENA_ARRAY(&lot->arena, struct append_item, n),
+                                .results = ARENA_ARRAY(&lot->arena, struct append_result, n),
+                                .arena = &lot->arena};
+    lot->empty_bytes = lot->arena.used;
+}
+
+static bool lot_is_full(const struct lot *lot) {
+    return lot->line_count == lot->import->group ||
+           lot->arena.used - lot->empty_bytes >= LOT_BYTES_FULL;
+}
+
+/* On the ledger thread. */
+static void lot_answered(struct writer_call *call) {
+    struct lot *lot = call->context;
+    int wake = lot->import->wake;
+    bool pushed = queue_try_push(lot->import->done, lot); /* it has room for all lots there are */
+    ASSERT(pushed);
+    uint64_t one = 1;
+    ssize_t n = write(wake, &one, sizeof(one));
+    UNUSED(n);
+}
+
+/* ---- results ---- */
+
+static void put_result(struct buf *out, const struct append_result *r) {
+    buf_put_char(out, '{');
+    put_member_uuid(out, "eventId", r->event_id);
+    put_member_int(out, "runSeq", r->run_seq);
+    put_member_time(out, "persistedAt", r->persisted_us);
+    put_member_bool(out, "duplicate", r->duplicate);
+    buf_put_char(out, '}');
+}
+
+static void put_refusal(struct buf *out, int64_t line, const struct error *why) {
+    buf_put_char(out, '{');
+    put_member_int(out, "line", line);
+    buf_put_c(out, ",\"error\":");
+    cli_error_json(why, out);
+    buf_put_char(out, '}');
+}
+
+/* The commit failed: nobody knows whether the event is there. */
+static void put_unanswered(struct import *im, struct buf *out, int64_t line,
+                           const struct error *why) {
+    struct error e;
+    error_at(&e, why->code, "NOT_ACKNOWLEDGED", "",
+             "the commit failed, append the event again: %.300s", why->msg);
+    put_refusal(out, line, &e);
+    if (im->unanswered++ == 0) im->first_unanswered = line;
+    im->last_unanswered = line;
+}
+
+static void print_line(struct import *im, const struct lot *lot, const struct line *line,
+                       const struct append_result *r) {
+    struct buf *out = list_json(&im->results);
+    if (line->refused)
+        put_refusal(out, line->number, line->refused);
+    else if (lot->call.code != ST_OK)
+        put_unanswered(im, out, line->number, &lot->call.err);
+    else if (r->code != ST_OK)
+        put_refusal(out, line->number, r->err);
+    else
+        put_result(out, r);
+    list_json_end(&im->results);
+    if (line->refused || (lot->call.code == ST_OK && r->code != ST_OK))
+        im->refused++;
+    else if (lot->call.code == ST_OK && r->duplicate)
+        im->duplicates++;
+    else if (lot->call.code == ST_OK)
+        im->appended++;
+}
+
+/* Prints what became of a lot, and makes it idle. */
+static void finish_lot(struct import *im, struct lot *lot) {
+    size_t item = 0;
+    for (size_t i = 0; i < lot->line_count; i++) {
+        const struct line *line = &lot->lines[i];
+        print_line(im, lot, line, &lot->call.request.results[line->refused ? 0 : item]);
+        if (!line->refused) item++;
+    }
+    list_flush(&im->results);
+    if (lot->call.code != ST_OK && im->failure.code == ST_OK) im->failure = lot->call.err;
+    if (im->failure.code == ST_OK) {
+        status st = out_check(&im->cli->out, &im->failure);
+        UNUSED(st); /* a failure is in im->failure now, and ends the loop */
+    }
+    progress_show(&im->progress, line_reader_offset(im->reader), im->size,
+                  line_reader_number(im->reader));
+    im->idle[im->idle_count++] = lot;
+}
+
+/* Takes back what the ledger thread has answered; waits for one if `wait`. */
+static void collect(struct import *im, bool wait) {
+    void *taken[LOTS];
+    if (im->in_flight == 0) return;
+    size_t n = queue_take(im->done, taken, LOTS, wait ? -1 : 0);
+    im->in_flight -= n;
+    for (size_t i = 0; i < n; i++)
+        finish_lot(im, taken[i]);
+}
+
+static struct lot *next_lot(struct import *im) {
+    while (im->idle_count == 0)
+        collect(im, true);
+    struct lot *lot = im->idle[--im->idle_count];
+    lot_reset(lot);
+    return lot;
+}
+
+static void submit(struct import *im, struct lot *lot) {
+    lot->call.done = lot_answered;
+    if (lot->call.request.count ==
+        0) { /* refused to the last line: there is nothing to commit, only an order to keep */
+        while (im->in_flight > 0)
+            collect(im, true);
+        finish_lot(im, lot);
+        return;
+    }
+    struct error err = {0};
+    status st = writer_submit(im->writer, &lot->call, &err);
+    if (st == ST_OK) {
+        im->in_flight++;
+        return;
+    }
+    while (im->in_flight > 0)
+        collect(im, true);
+    lot->call.code = st;
+    lot->call.err = err;
+    finish_lot(im, lot);
+}
+
+/* ---- lines ---- */
+
+static status no_memory(struct error *err) {
+    return error_set(err, ST_RETRY, "could not read the events: out of memory");
+}
+
+static status refuse_line(struct lot *lot, struct line *line, const struct error *why,
+                          struct error *err) {
+    line->refused = arena_try(&lot->arena, sizeof(*why));
+    if (!line->refused) return no_memory(err);
+    *line->refused = *why;
+    return ST_OK;
+}
+
+/* Parses into the arena that the next line reuses, and keeps only the texts: JSON values take
+ * several times their text. */
+static status parse_event(struct import *im, struct lot *lot, str text, struct event *e,
+                          struct error *err) {
+    arena_reset(&im->parsed);
+    struct event_v1_window window = {.until_ns = im->v1_until_us * 1000, .fresh_id = uuid_v4()};
+    status st = event_parse_any(text, &window, &im->parsed, e, err);
+    str *texts[] = {&e->type_name,    &e->run_id,         &e->tenant_id,
+                    &e->project_id,   &e->environment_id, &e->plan_id,
+                    &e->plan_version, &e->subject,        &e->payload};
+    for (size_t i = 0; i < COUNT_OF(texts) && st == ST_OK; i++) {
+        if (!arena_try_str(&lot->arena, *texts[i], texts[i])) st = no_memory(err);
+    }
+    return st;
+}
+
+/* Adds one line; fails only when reading cannot go on. */
+static status add_line(struct import *im, struct lot *lot, str text, status read,
+                       const struct error *why, struct error *err) {
+    struct line *line = &lot->lines[lot->line_count];
+    *line = (struct line){.number = line_reader_number(im->reader)};
+    struct error bad;
+    if (read == ST_LIMIT) {
+        error_at(&bad, ST_LIMIT, "LINE_TOO_LONG", "", "%s", why->msg);
+    } else {
+        if (str_trim(text).len == 0) return ST_OK;
+        struct append_item *item = &lot->call.request.items[lot->call.request.count];
+        *item = (struct append_item){.actor = im->cli->args.values[OPT_ACTOR]};
+        read = parse_event(im, lot, text, &item->event, &bad);
+    }
+    if (read == ST_OK)
+        lot->call.request.count++;
+    else if (read != ST_RETRY)
+        read = refuse_line(lot, line, &bad, err);
+    else
+        *err = bad;
+    if (read == ST_OK) lot->line_count++;
+    return read;
+}
+
+/* Until there is something to read, or an answer to print. */
+static void wait_for_more(struct import *im) {
+    struct pollfd fds[] = {{.fd = im->fd, .events = POLLIN}, {.fd = im->wake, .events = POLLIN}};
+    if (poll(fds, COUNT_OF(fds), -1) <= 0 || !(fds[1].revents & POLLIN)) return;
+    uint64_t count = 0;
+    ssize_t n = read(im->wake, &count, sizeof(count));
+    UNUSED(n);
+    collect(im, false);
+}
+
+static void read_line(struct import *im, struct lot *lot, bool *eof) {
+    struct error why = {0};
+    struct error err = {0};
+    str text = STR_NONE;
+    status st = line_reader_next(im->reader, &text, eof, &why);
+    if (st == ST_RETRY)
+        err = why;
+    else if (!*eof)
+        st = add_line(im, lot, text, st, &why, &err);
+    if (st != ST_OK) im->failure = err;
+}
+
+static void read_all(struct import *im) {
+    bool eof = false;
+    struct lot *lot = next_lot(im);
+    while (!eof && im->failure.code == ST_OK) {
+        bool ready = line_reader_ready(im->reader);
+        if (lot_is_full(lot) || (!ready && lot->line_count > 0 && im->in_flight == 0)) {
+            submit(im, lot);
+            lot = next_lot(im);
+        } else if (!ready) {
+            wait_for_more(im);
+        } else {
+            read_line(im, lot, &eof);
+        }
+    }
+    if (lot->line_count > 0) submit(im, lot);
+    while (im->in_flight > 0)
+        collect(im, true);
+}
+
+/* ---- the command ---- */
+
+static status unreadable(str path, int code, struct error *err) {
+    char text[128];
+    return error_at(err, code == ENOENT ? ST_NOT_FOUND : ST_INVALID, "INPUT_UNREADABLE", "",
+                    "could not read \"%.*s\": %s", STR_ARG(path),
+                    strerror_r(code, text, sizeof(text)));
+}
+
+static status open_input(struct import *im, struct error *err) {
+    const struct args *args = &im->cli->args;
+    struct stat info;
+    if (args->word_count == 0 || str_eq(args->words[0], STR("-"))) {
+        im->fd = STDIN_FILENO;
+        if (isatty(im->fd))
+            cli_say("reading events from the terminal, one JSON object a line; end with ctrl-D");
+    } else {
+        im->fd = open(args->words[0].ptr, O_RDONLY | O_CLOEXEC);
+        if (im->fd < 0) return unreadable(args->words[0], errno, err);
+    }
+    bool known = fstat(im->fd, &info) == 0;
+    if (known && S_ISDIR(info.st_mode))
+        return unreadable(args->word_count > 0 ? args->words[0] : STR("-"), EISDIR, err);
+    if (known && S_ISREG(info.st_mode)) im->size = info.st_size;
+    return line_reader_open(im->fd, LINE_BYTES_MAX, &im->reader, err);
+}
+
+static status open_writer(struct import *im, struct error *err) {
+    static const char *const names[] = {"reject", "record", NULL};
+    int validation = LEDGER_REJECT;
+    struct ledger *ledger = NULL;
+    status st = args_choice(&im->cli->args, OPT_VALIDATION, names, LEDGER_REJECT, &validation, err);
+    if (st == ST_OK) st = store_write(im->cli, (enum ledger_validation)validation, &ledger, err);
+    if (st == ST_OK) st = writer_open(ledger, NULL, &im->writer, err);
+    if (st == ST_OK) st = queue_open(LOTS, &im->done, err);
+    if (st != ST_OK) return st;
+    im->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    return im->wake >= 0
+               ? ST_OK
+               : error_set(err, ST_RETRY, "could not make an eventfd: %s", strerror(errno));
+}
+
+static status check_request(struct import *im, struct error *err) {
+    int64_t group = GROUP_DEFAULT;
+    str actor = im->cli->args.values[OPT_ACTOR];
+    status st =
+        args_int(&im->cli->args, OPT_GROUP, 1, BATCH_EVENTS_MAX, GROUP_DEFAULT, &group, err);
+    im->group = (size_t)group;
+    if (st == ST_OK) st = args_time(&im->cli->args, OPT_ACCEPT_V1_UNTIL, 0, &im->v1_until_us, err);
+    if (st == ST_OK && actor.ptr && (actor.len == 0 || actor.len > ACTOR_BYTES_MAX)) {
+        st = cli_usage(err, "--actor must have 1 to %d bytes", ACTOR_BYTES_MAX);
+    }
+    if (st == ST_OK && im->cli->format_given && im->cli->format == OUT_TABLE)
+        st = cli_usage(err, "results are printed as ndjson or json, not as a table");
+    return st;
+}
+
+static status stopped(const struct import *im, struct error *err) {
+    long long last = (long long)line_reader_number(im->reader);
+    *err = im->failure;
+    if (im->unanswered == 0) return error_wrap(err, "reading stopped after line %lld", last);
+    return error_wrap(err,
+                      "%lld events of lines %lld to %lld are not acknowledged and reading stopped "
+                      "after line %lld: append them again",
+                      (long long)im->unanswered, (long long)im->first_unanswered,
+                      (long long)im->last_unanswered, last);
+}
+
+/* What the exit code and the last message say. */
+static status conclude(const struct import *im, struct error *err) {
+    int64_t answered = im->refused + im->appended + im->duplicates;
+    if (!args_has(&im->cli->args, OPT_QUIET)) {
+        cli_say("cairn: %lld appended, %lld duplicates, %lld refused", (long long)im->appended,
+                (long long)im->duplicates, (long long)im->refused);
+    }
+    if (im->failure.code != ST_OK) return stopped(im, err);
+    if (im->refused == 0) return ST_OK;
+    return error_at(err, ST_INVALID, "LINES_REFUSED", "", "%lld of %lld events were refused",
+                    (long long)im->refused, (long long)answered);
+}
+
+static void run_import(struct import *im) {
+    for (size_t i = 0; i < LOTS; i++) {
+        im->lots[i].import = im;
+        arena_init(&im->lots[i].arena, (size_t)64 * 1024, LOT_BYTES_MAX + im->group * 2048);
+        im->idle[im->idle_count++] = &im->lots[i];
+    }
+    enum out_format format = im->cli->format == OUT_JSON ? OUT_JSON : OUT_NDJSON;
+    list_open(&im->results, &im->cli->out, format, NULL, 0, false);
+    progress_start(&im->progress, "appending",
+                   im->size > 0 && !args_has(&im->cli->args, OPT_QUIET));
+    arena_init(&im->parsed, (size_t)64 * 1024, PARSED_BYTES_MAX);
+    read_all(im);
+    arena_release(&im->parsed);
+    progress_end(&im->progress);
+    list_close(&im->results);
+    for (size_t i = 0; i < LOTS; i++)
+        arena_release(&im->lots[i].arena);
+}
+
+status cmd_ledger_append(struct cli *cli, struct error *err) {
+    struct import im = {.cli = cli, .fd = -1, .wake = -1};
+    status st = check_request(&im, err);
+    if (st == ST_OK) st = open_input(&im, err);
+    if (st == ST_OK) st = open_writer(&im, err);
+    if (st == ST_OK) {
+        run_import(&im);
+        st = conclude(&im, err);
+    }
+    writer_close(im.writer);
+    line_reader_close(im.reader);
+    if (im.done) queue_close(im.done);
+    if (im.wake >= 0) close(im.wake);
+    if (im.fd > STDIN_FILENO) close(im.fd);
+    return st;
+}

@@ -1,0 +1,112 @@
+/* cli/cli.h: what the commands share: the table of commands, the state of one call, opening the
+ * ledger, telling errors.
+ *
+ * A command returns a status like everything else; main() turns it into an exit code and one
+ * message. Data goes to standard output through cli->out, talk to standard error. */
+#pragma once
+
+#include "base/arena.h"
+#include "base/error.h"
+#include "base/str.h"
+#include "base/time.h"
+#include "cli/options.h"
+#include "cli/out.h"
+#include "ledger/ledger.h"
+
+struct cli {
+    const struct command *command;
+    struct args args;
+    enum out_format format;
+    bool format_given; /* by -o */
+    bool colour;       /* on standard output */
+    struct out out;
+    struct arena arena; /* lives as long as the command */
+};
+
+enum command_trait {
+    USES_LEDGER = 1,  /* takes --data and --db */
+    STREAMS = 2,      /* ndjson is the default unless standard output is a terminal */
+    WORD_IS_PATH = 4, /* its words are any bytes; of other commands UTF-8 */
+};
+struct command {
+    const char *noun, *verb; /* verb "" for a command of one word */
+    const char *words;       /* what follows, for people: "RUN", "[FILE|-]", "" */
+    int words_min, words_max;
+    unsigned traits;
+    uint64_t options; /* OPT_BITs, beside those that every command has */
+    uint64_t required;
+    status (*run)(struct cli *cli, struct error *err);
+    const char *summary;
+    const char *detail; /* for `cairn help NOUN VERB` */
+};
+
+/* ---- commands.c: the one table ---- */
+
+extern const struct command commands[];
+extern const size_t command_count;
+/* By its words; NULL if there is none. *used tells how many of the words name it. */
+const struct command *command_find(const str *words, size_t count, size_t *used);
+/* Whether `word` begins the name of a command. */
+bool command_is_noun(str word);
+uint64_t command_options(const struct command *c); /* all of them, the common ones included */
+
+/* ---- cli.c ---- */
+
+/* Runs argv as one command and returns the exit code. */
+int cli_main(int argc, const char *const *argv);
+int cli_exit_code(const struct error *err);          /* one table for every status */
+const char *cli_error_code(const struct error *err); /* its reason, or a general one: never NULL */
+/* {"code":...,"where":...,"message":...} */
+void cli_error_json(const struct error *err, struct buf *out);
+MUST_CHECK status cli_usage(struct error *err, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* One line on standard error, user data made harmless. */
+void cli_say(const char *fmt, ...) PRINTF_LIKE(1, 2);
+
+/* Small pieces of output. */
+str cli_text(struct cli *cli, const char *fmt, ...) PRINTF_LIKE(2, 3); /* in cli->arena */
+enum { INT_TEXT_MAX = 24 };
+str int_text(char mem[INT_TEXT_MAX], int64_t n);
+str time_text(char mem[TIME_TEXT_MAX], int64_t us, int digits); /* RFC 3339; "" for 0 */
+/* ,"name":"value" or null; no comma after '{'. What is not UTF-8 is escaped: our JSON is always
+ * valid. */
+void put_member(struct buf *out, const char *name, str value);
+void put_member_int(struct buf *out, const char *name, int64_t value);
+void put_member_bool(struct buf *out, const char *name, bool value);
+void put_member_uuid(struct buf *out, const char *name, uuid value);
+void put_member_time(struct buf *out, const char *name, int64_t us); /* null for 0 */
+
+/* ---- store.c ---- */
+
+/* The address that --db, --data and the environment name; in cli->arena. */
+MUST_CHECK status store_url(struct cli *cli, str *url, struct error *err);
+bool store_is_postgres(str url);
+str store_shown(struct cli *cli, str url); /* without its password */
+/* For queries; for appending, which makes a missing ledger; for changing one that must be there.
+ * The caller ends each with ledger_close(). */
+MUST_CHECK status store_read(struct cli *cli, struct ledger **out, struct error *err);
+MUST_CHECK status store_write(struct cli *cli, enum ledger_validation validation,
+                              struct ledger **out, struct error *err);
+MUST_CHECK status store_change(struct cli *cli, struct ledger **out, struct error *err);
+
+/* ---- the commands ---- */
+
+status cmd_event_key(struct cli *cli, struct error *err);
+status cmd_ledger_append(struct cli *cli, struct error *err);
+status cmd_ledger_events(struct cli *cli, struct error *err);
+status cmd_ledger_causes(struct cli *cli, struct error *err);
+status cmd_ledger_alerts(struct cli *cli, struct error *err);
+status cmd_ledger_checkpoint(struct cli *cli, struct error *err);
+status cmd_ledger_verify(struct cli *cli, struct error *err);
+status cmd_ledger_rebuild(struct cli *cli, struct error *err);
+status cmd_ledger_stats(struct cli *cli, struct error *err);
+status cmd_ledger_backup(struct cli *cli, struct error *err);
+status cmd_ledger_types(struct cli *cli, struct error *err);
+status cmd_run_list(struct cli *cli, struct error *err);
+status cmd_run_show(struct cli *cli, struct error *err);
+status cmd_run_resolve(struct cli *cli, struct error *err);
+status cmd_doctor(struct cli *cli, struct error *err);
+status cmd_version(struct cli *cli, struct error *err);
+status cmd_help(struct cli *cli, struct error *err);
+status cmd_completion(struct cli *cli, struct error *err);
+/* What `cairn help WORDS` prints. */
+MUST_CHECK status help_write(const str *words, size_t count, struct buf *out, struct error *err);

@@ -1,0 +1,279 @@
+/* cli/ledger.c: cairn ledger alerts, checkpoint, verify, rebuild, stats, backup, types. */
+#include "cli/cli.h"
+#include "cli/progress.h"
+#include "core/event_type.h"
+
+enum { ALERTS_PAGE = 200 };
+#define ALERTS_BYTES_MAX ((size_t)16 * 1024 * 1024)
+#define VERIFY_BYTES_MAX ((size_t)256 * 1024 * 1024) /* the tenants, and one finding */
+
+static bool wants_progress(const struct cli *cli) { return !args_has(&cli->args, OPT_QUIET); }
+
+/* ---- alerts ---- */
+
+static const struct column alert_columns[] = {
+    {"RUN", false, 40},  {"RUNSEQ", true, 0}, {"PERSISTED AT", false, 0}, {"EVENT", false, 0},
+    {"STEP", false, 32}, {"WAS", false, 0},   {"ATTEMPTED", false, 0}};
+
+static void print_alert(struct list *list, const struct alert *a) {
+    if (!list_is_table(list)) {
+        alert_json(a, list_json(list));
+        list_json_end(list);
+        return;
+    }
+    char seq[INT_TEXT_MAX];
+    char time[TIME_TEXT_MAX];
+    list_row(list, (struct cell[]){{a->run_id, TONE_PLAIN},
+                                   {int_text(seq, a->run_seq), TONE_PLAIN},
+                                   {time_text(time, a->persisted_us, 6), TONE_DIM},
+                                   {a->event_type, TONE_WARN},
+                                   {a->step_id, TONE_PLAIN},
+                                   {a->prior, TONE_PLAIN},
+                                   {a->attempted, TONE_PLAIN}});
+}
+
+static status print_alerts(struct cli *cli, struct ledger *ledger, struct list *list,
+                           struct error *err) {
+    struct arena arena;
+    int64_t left = 0;
+    int64_t before_run = 0;
+    int64_t before_seq = 0;
+    size_t count = ALERTS_PAGE;
+    size_t wanted = ALERTS_PAGE;
+    status st = args_int(&cli->args, OPT_LIMIT, 1, INT64_MAX, INT64_MAX, &left, err);
+    arena_init(&arena, (size_t)64 * 1024, ALERTS_BYTES_MAX);
+    while (st == ST_OK && left > 0 && count == wanted) {
+        struct alert *alerts = NULL;
+        arena_reset(&arena);
+        wanted = left < ALERTS_PAGE ? (size_t)left : ALERTS_PAGE;
+        st = ledger_list_alerts(ledger, cli->args.values[OPT_RUN], before_run, before_seq, wanted,
+                                &arena, &alerts, &count, err);
+        for (size_t i = 0; st == ST_OK && i < count; i++)
+            print_alert(list, &alerts[i]);
+        if (st != ST_OK || count == 0) break;
+        before_run = alerts[count - 1].run_no;
+        before_seq = alerts[count - 1].seq;
+        left -= (int64_t)count;
+    }
+    arena_release(&arena);
+    return st;
+}
+
+status cmd_ledger_alerts(struct cli *cli, struct error *err) {
+    struct ledger *ledger = NULL;
+    struct list list;
+    struct run_info info;
+    status st = store_read(cli, &ledger, err);
+    if (st == ST_OK && args_has(&cli->args, OPT_RUN))
+        st = ledger_find_run(ledger, cli->args.values[OPT_RUN], &cli->arena, &info, err);
+    if (st == ST_OK) {
+        list_open(&list, &cli->out, cli->format, alert_columns, COUNT_OF(alert_columns),
+                  cli->colour);
+        st = print_alerts(cli, ledger, &list, err);
+        if (st == ST_OK && list.count == 0 && list_is_table(&list)) cli_say("no alerts");
+        list_close(&list);
+    }
+    ledger_close(ledger);
+    return st;
+}
+
+/* ---- checkpoint ---- */
+
+status cmd_ledger_checkpoint(struct cli *cli, struct error *err) {
+    struct ledger *ledger = NULL;
+    struct append_result r = {0};
+    struct buf *out = &cli->out.buf;
+    status st = store_change(cli, &ledger, err);
+    if (st == ST_OK) st = ledger_checkpoint(ledger, cli->args.words[0], &r, &cli->arena, err);
+    ledger_close(ledger);
+    if (st != ST_OK) return st;
+    if (cli->format == OUT_TABLE) {
+        buf_printf(out, "checkpoint saved, as event %lld of the run\n", (long long)r.run_seq);
+        return ST_OK;
+    }
+    buf_put_char(out, '{');
+    put_member_uuid(out, "eventId", r.event_id);
+    put_member_int(out, "runSeq", r.run_seq);
+    put_member_time(out, "persistedAt", r.persisted_us);
+    put_member_bool(out, "duplicate", r.duplicate);
+    buf_put_c(out, "}\n");
+    return ST_OK;
+}
+
+/* ---- verify and rebuild ---- */
+
+static void print_report(struct cli *cli, const struct verify_report *r, bool state) {
+    struct buf *out = &cli->out.buf;
+    if (cli->format == OUT_TABLE) {
+        if (r->damaged) return; /* the error tells it */
+        buf_printf(out, "verified: %lld events of %lld runs, hash chain and order%s\n",
+                   (long long)r->events, (long long)r->runs,
+                   state ? ", and every projection equals the replay of its events" : "");
+        return;
+    }
+    buf_put_char(out, '{');
+    put_member_bool(out, "damaged", r->damaged);
+    put_member_int(out, "events", r->events);
+    put_member_int(out, "runs", r->runs);
+    put_member_bool(out, "state", state);
+    if (r->damaged) {
+        put_member(out, "tenantId", r->tenant_id);
+        if (r->seq > 0) put_member_int(out, "sequenceNumber", r->seq);
+        put_member(out, "runId", r->run_id);
+        put_member(out, "what", str_c(r->what));
+    }
+    buf_put_c(out, "}\n");
+}
+
+static status damage_error(const struct verify_report *r, struct error *err) {
+    char where[ERROR_WHERE_MAX];
+    struct buf b;
+    buf_init_fixed(&b, where, sizeof(where) - 1);
+    if (r->tenant_id.ptr) buf_printf(&b, "tenant \"%.*s\"", STR_ARG(r->tenant_id));
+    if (r->run_id.ptr) buf_printf(&b, "%srun \"%.*s\"", b.len > 0 ? " " : "", STR_ARG(r->run_id));
+    if (r->seq > 0)
+        buf_printf(&b, "%ssequenceNumber %lld", b.len > 0 ? " " : "", (long long)r->seq);
+    where[b.len] = 0;
+    return error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", where, "the ledger is damaged: %s", r->what);
+}
+
+status cmd_ledger_verify(struct cli *cli, struct error *err) {
+    struct ledger *ledger = NULL;
+    struct verify_report report = {0};
+    struct arena arena;
+    struct progress progress;
+    bool state = args_has(&cli->args, OPT_STATE);
+    status st = store_read(cli, &ledger, err);
+    if (st != ST_OK) return st;
+    arena_init(&arena, 4096, VERIFY_BYTES_MAX);
+    progress_start(&progress, "verifying", wants_progress(cli));
+    st = ledger_verify(ledger, state, progress_tick, &progress, &arena, &report, err);
+    progress_end(&progress);
+    if (st == ST_OK) print_report(cli, &report, state);
+    if (st == ST_OK && report.damaged) st = damage_error(&report, err);
+    arena_release(&arena);
+    ledger_close(ledger);
+    return st;
+}
+
+status cmd_ledger_rebuild(struct cli *cli, struct error *err) {
+    struct ledger *ledger = NULL;
+    struct progress progress;
+    int64_t runs = 0;
+    status st = store_change(cli, &ledger, err);
+    if (st != ST_OK) return st;
+    progress_start(&progress, "rebuilding", wants_progress(cli));
+    st = ledger_rebuild(ledger, progress_tick, &progress, &runs, err);
+    progress_end(&progress);
+    ledger_close(ledger);
+    if (st != ST_OK) return st;
+    if (cli->format == OUT_TABLE)
+        buf_printf(&cli->out.buf, "rebuilt the projections of %lld runs\n", (long long)runs);
+    else
+        buf_printf(&cli->out.buf, "{\"runs\":%lld}\n", (long long)runs);
+    return ST_OK;
+}
+
+/* ---- stats, backup ---- */
+
+status cmd_ledger_stats(struct cli *cli, struct error *err) {
+    struct ledger *ledger = NULL;
+    struct ledger_stats s = {0};
+    struct buf *out = &cli->out.buf;
+    status st = store_read(cli, &ledger, err);
+    if (st == ST_OK) st = ledger_stats(ledger, &s, err);
+    ledger_close(ledger);
+    if (st != ST_OK) return st;
+    const struct {
+        const char *name;
+        int64_t value;
+    } members[] = {{"tenants", s.tenants},         {"runs", s.runs},
+                   {"openRuns", s.open_runs},      {"events", s.events},
+                   {"alerts", s.alerts},           {"rejections", s.rejections},
+                   {"checkpoints", s.checkpoints}, {"bytes", s.bytes}};
+    if (cli->format != OUT_TABLE) buf_put_char(out, '{');
+    for (size_t i = 0; i < COUNT_OF(members); i++) {
+        if (cli->format == OUT_TABLE)
+            buf_printf(out, "%-12s %12lld\n", members[i].name, (long long)members[i].value);
+        else
+            put_member_int(out, members[i].name, members[i].value);
+    }
+    if (cli->format != OUT_TABLE) buf_put_c(out, "}\n");
+    return ST_OK;
+}
+
+status cmd_ledger_backup(struct cli *cli, struct error *err) {
+    struct ledger *ledger = NULL;
+    str url = STR_NONE;
+    str path = cli->args.words[0];
+    if (path.len == 0) return cli_usage(err, "FILE must not be empty");
+    status st = store_url(cli, &url, err);
+    if (st == ST_OK && store_is_postgres(url))
+        return cli_usage(
+            err, "a ledger on PostgreSQL is backed up with PostgreSQL's own tools (pg_dump)");
+    if (st == ST_OK) st = store_read(cli, &ledger, err);
+    if (st == ST_OK) st = ledger_backup(ledger, path, err);
+    ledger_close(ledger);
+    if (st != ST_OK) return st;
+    if (cli->format == OUT_TABLE) {
+        buf_put_c(&cli->out.buf, "backed up and verified: ");
+        text_show(path, 0, &cli->out.buf);
+        buf_put_char(&cli->out.buf, '\n');
+        return ST_OK;
+    }
+    buf_put_char(&cli->out.buf, '{');
+    put_member(&cli->out.buf, "file", path);
+    put_member_bool(&cli->out.buf, "verified", true);
+    buf_put_c(&cli->out.buf, "}\n");
+    return ST_OK;
+}
+
+/* ---- types ---- */
+
+static const struct column type_columns[] = {{"EVENT", false, 0},
+                                             {"CANON", false, 0},
+                                             {"AGGREGATE", false, 0},
+                                             {"KIND", false, 0},
+                                             {"WRITTEN BY", false, 0}};
+
+static void print_type(struct list *list, enum event_type type) {
+    const struct event_type_info *info = event_type_info(type);
+    char mem[128];
+    struct buf snake;
+    buf_init_fixed(&snake, mem, sizeof(mem));
+    event_type_to_snake(info->name, &snake);
+    str family = str_c(event_family_name(info->family));
+    str by = info->store_only ? STR("ledger") : STR("producer");
+    str kind = info->lifecycle            ? STR("lifecycle")
+               : event_type_is_fact(type) ? STR("fact")
+                                          : STR("extension");
+    if (list_is_table(list)) {
+        list_row(list, (struct cell[]){{info->name, TONE_PLAIN},
+                                       {buf_str(&snake), TONE_PLAIN},
+                                       {family, TONE_PLAIN},
+                                       {kind, TONE_PLAIN},
+                                       {by, TONE_PLAIN}});
+        return;
+    }
+    struct buf *out = list_json(list);
+    buf_put_char(out, '{');
+    put_member(out, "eventType", info->name);
+    put_member(out, "canonType", buf_str(&snake));
+    put_member(out, "aggregateType", family);
+    put_member(out, "kind", kind);
+    put_member(out, "writtenBy", by);
+    buf_put_char(out, '}');
+    list_json_end(list);
+}
+
+status cmd_ledger_types(struct cli *cli, struct error *err) {
+    UNUSED(err);
+    struct list list;
+    list_open(&list, &cli->out, cli->format, type_columns, COUNT_OF(type_columns), cli->colour);
+    for (int i = 1; i < EVENT_TYPE_COUNT; i++) {
+        if (event_type_info((enum event_type)i)->name.len > 0)
+            print_type(&list, (enum event_type)i);
+    }
+    list_close(&list);
+    return ST_OK;
+}

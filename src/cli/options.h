@@ -1,0 +1,84 @@
+/* cli/options.h: the words and options of a command line. One table names every option there is; a
+ * command names the ones it takes. Options may stand anywhere, as "--name value" or "--name=value";
+ * "--" ends them. */
+#pragma once
+
+#include "base/error.h"
+#include "base/str.h"
+
+enum opt {
+    OPT_HELP,
+    OPT_OUTPUT,
+    OPT_DATA,
+    OPT_DB, /* everywhere, or wherever there is a ledger */
+    OPT_ACCEPT_V1_UNTIL,
+    OPT_ACTOR,
+    OPT_AFTER,
+    OPT_AT,
+    OPT_ATTEMPT,
+    OPT_BEFORE,
+    OPT_CORRELATION,
+    OPT_ENVIRONMENT,
+    OPT_FOLLOW,
+    OPT_GROUP,
+    OPT_INCONSISTENT,
+    OPT_LIMIT,
+    OPT_PLAN,
+    OPT_PLAN_ID,
+    OPT_PLAN_VERSION,
+    OPT_PREIMAGE,
+    OPT_PROJECT,
+    OPT_PROVIDER,
+    OPT_PROVIDER_RUN,
+    OPT_QUIET,
+    OPT_RUN,
+    OPT_RUN_ID,
+    OPT_SINCE,
+    OPT_STATE,
+    OPT_STATUS,
+    OPT_STEP_ID,
+    OPT_TENANT,
+    OPT_TYPE,
+    OPT_UNTIL,
+    OPT_VALIDATION,
+    OPT_WAIT,
+    OPT_WORKFLOW,
+    OPT_COUNT
+};
+#define OPT_BIT(opt) ((uint64_t)1 << (opt))
+
+struct opt_info {
+    const char *name;  /* without its dashes */
+    const char *value; /* what its value is called; NULL for a switch */
+    const char *help;
+    char letter;  /* of the short form, or 0 */
+    bool is_path; /* any bytes; other values are UTF-8 */
+};
+const struct opt_info *opt_info(enum opt opt);
+
+enum { ARGS_WORDS_MAX = 8 };
+struct args {
+    str values[OPT_COUNT]; /* borrowed from argv; STR_NONE if not given, empty for a switch that is
+                              on */
+    str words[ARGS_WORDS_MAX];
+    size_t word_count;
+};
+
+extern const char
+    USAGE_ERROR[]; /* the reason of every error that is about the command line itself */
+
+/* Sorts argv[1..] into words and options. The words found so far are there on failure, too. */
+MUST_CHECK status args_parse(int argc, const char *const *argv, struct args *out,
+                             struct error *err);
+bool args_has(const struct args *args, enum opt opt);
+/* A whole number between min and max; `otherwise` if the option was not given. */
+MUST_CHECK status args_int(const struct args *args, enum opt opt, int64_t min, int64_t max,
+                           int64_t otherwise, int64_t *out, struct error *err);
+/* RFC 3339 in UTC, rounded up to the store's microseconds; `otherwise` if the option was not given.
+ */
+MUST_CHECK status args_time(const struct args *args, enum opt opt, int64_t otherwise, int64_t *us,
+                            struct error *err);
+/* The index of the value in `names`, which ends in NULL; `otherwise` if the option was not given.
+ */
+MUST_CHECK status args_choice(const struct args *args, enum opt opt, const char *const *names,
+                              int otherwise, int *out, struct error *err);
