@@ -1,0 +1,183 @@
+/* Appending: through the ledger thread, everything on: dedup, chain, both sequences, projections, indexes. */
+#include "bench.h"
+
+#include <math.h>
+#include <pthread.h>
+
+enum { GROUP = 256, IN_FLIGHT = 2, SLICES = 5, PRODUCERS = 64 };
+
+/* ---- groups of 256 ---- */
+
+struct batch {
+    struct writer_call call;
+    struct append_item items[GROUP];
+    struct append_result results[GROUP];
+    char ids[GROUP][UUID_TEXT_LEN];
+    struct arena arena;
+    pthread_mutex_t lock;
+    pthread_cond_t cond;
+    bool busy;
+};
+
+static void batch_done(struct writer_call *call) {
+    struct batch *b = call->context;
+    pthread_mutex_lock(&b->lock);
+    b->busy = false;
+    pthread_cond_signal(&b->cond);
+    pthread_mutex_unlock(&b->lock);
+}
+
+static void batch_wait(struct batch *b) {
+    pthread_mutex_lock(&b->lock);
+    while (b->busy) pthread_cond_wait(&b->cond, &b->lock);
+    pthread_mutex_unlock(&b->lock);
+    if (b->call.code != ST_OK) die("append", &b->call.err);
+    for (size_t i = 0; i < b->call.request.count; i++) {
+        if (b->results[i].code != ST_OK) die("refused", b->results[i].err);
+    }
+}
+
+static void batch_send(struct writer *w, struct batch *b, struct workload *load, size_t n) {
+    struct error err = {0};
+    arena_reset(&b->arena);
+    for (size_t i = 0; i < n; i++) {
+        b->items[i] = (struct append_item){0};
+        workload_next(load, &b->items[i].event, b->ids[i]);
+    }
+    b->call = (struct writer_call){.request = {.items = b->items, .count = n, .results = b->results, .arena = &b->arena},
+                                   .done = batch_done, .context = b};
+    b->busy = true;
+    check(writer_submit(w, &b->call, &err), "submit", &err);
+}
+
+static struct batch *batches_make(size_t n) {
+    struct batch *b = mem_alloc(n * sizeof(*b));
+    if (!b) die("out of memory", NULL);
+    for (size_t i = 0; i < n; i++) {
+        arena_init(&b[i].arena, 4096, (size_t)16 * 1024 * 1024);
+        pthread_mutex_init(&b[i].lock, NULL);
+        pthread_cond_init(&b[i].cond, NULL);
+    }
+    return b;
+}
+
+/* Submits the next group while the one before it commits; counts acknowledged events. */
+static double group_rate(struct writer *w, struct batch *b, struct workload *load, double seconds) {
+    int64_t acked = 0;
+    size_t turn = 0, flying = 0;
+    double start = now_seconds();
+    while (now_seconds() - start < seconds) {
+        struct batch *next = &b[turn++ % IN_FLIGHT];
+        if (flying == IN_FLIGHT) {
+            batch_wait(next);
+            acked += GROUP;
+            flying--;
+        }
+        batch_send(w, next, load, GROUP);
+        flying++;
+    }
+    for (; flying > 0; flying--) {
+        batch_wait(&b[turn++ % IN_FLIGHT]);
+        acked += GROUP;
+    }
+    return (double)acked / (now_seconds() - start);
+}
+
+void bench_append_group(const struct bench_options *o) {
+    struct writer *w = bench_writer(bench_url(o, "group"));
+    struct batch *b = batches_make(IN_FLIGHT);
+    struct workload load;
+    workload_open(&load, 42);
+    double slice = o->seconds / (2 * SLICES), value = 0, limit = 0;
+    group_rate(w, b, &load, slice); /* warm */
+    for (int i = 0; i < SLICES; i++) {
+        limit += raw_sqlite_group(o, slice, GROUP) / SLICES;
+        value += group_rate(w, b, &load, slice) / SLICES;
+    }
+    writer_close(w);
+    figure("append-group", o->db.ptr ? "postgres-256" : "sqlite-256", value, "events/s", limit, value / limit);
+    workload_close(&load);
+}
+
+/* ---- one event at a time: one producer, or 64 ---- */
+
+enum { LATENCIES_MAX = 4000000 };
+struct producer {
+    struct writer *w;
+    pthread_t thread;
+    double until;
+    int64_t count;
+    float *latencies; /* seconds */
+    uint64_t seed;
+};
+
+static void *produce(void *arg) {
+    struct producer *p = arg;
+    struct batch *b = batches_make(1);
+    struct workload load;
+    workload_open(&load, p->seed);
+    while (now_seconds() < p->until) {
+        struct error err = {0};
+        b->items[0] = (struct append_item){0};
+        workload_next(&load, &b->items[0].event, b->ids[0]);
+        b->call = (struct writer_call){.request = {.items = b->items, .count = 1, .results = b->results, .arena = &b->arena}};
+        double start = now_seconds();
+        check(writer_append(p->w, &b->call, 10000, &err), "append", &err);
+        if (b->results[0].code != ST_OK) die("refused", b->results[0].err);
+        if (p->count < LATENCIES_MAX / PRODUCERS) p->latencies[p->count] = (float)(now_seconds() - start);
+        p->count++;
+    }
+    workload_close(&load);
+    return NULL;
+}
+
+static int by_value(const void *a, const void *b) {
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+/* Rate of `n` producers over the slice; their latencies are added to `all`. */
+static double single_rate(struct writer *w, size_t n, double seconds, float *all, size_t *count) {
+    static uint64_t seed = 1000;
+    struct producer p[PRODUCERS];
+    double start = now_seconds();
+    int64_t total = 0;
+    for (size_t i = 0; i < n; i++) {
+        p[i] = (struct producer){.w = w, .until = start + seconds, .seed = ++seed};
+        p[i].latencies = mem_alloc(LATENCIES_MAX / PRODUCERS * sizeof(float));
+        if (!p[i].latencies || pthread_create(&p[i].thread, NULL, produce, &p[i]) != 0) die("thread", NULL);
+    }
+    for (size_t i = 0; i < n; i++) {
+        pthread_join(p[i].thread, NULL);
+        total += p[i].count;
+        for (int64_t k = 0; k < p[i].count && k < LATENCIES_MAX / PRODUCERS && *count < LATENCIES_MAX; k++) all[(*count)++] = p[i].latencies[k];
+        mem_free(p[i].latencies);
+    }
+    return (double)total / (now_seconds() - start);
+}
+
+static void one_by_one(const struct bench_options *o, const char *bench, size_t producers, double (*raw)(const struct bench_options *, double)) {
+    struct writer *w = bench_writer(bench_url(o, bench));
+    float *all = mem_alloc(LATENCIES_MAX * sizeof(*all));
+    size_t count = 0, ignored = 0;
+    if (!all) die("out of memory", NULL);
+    double slice = o->seconds / (2 * SLICES), value = 0, limit = 0;
+    single_rate(w, producers, slice, all, &ignored); /* warm */
+    for (int i = 0; i < SLICES; i++) {
+        limit += raw(o, slice) / SLICES;
+        value += single_rate(w, producers, slice, all, &count) / SLICES;
+    }
+    writer_close(w);
+    const char *db = o->db.ptr ? "postgres" : "sqlite";
+    figure(bench, db, value, "events/s", limit, value / limit);
+    qsort(all, count, sizeof(*all), by_value);
+    char name[64];
+    snprintf(name, sizeof(name), "%s-ack-p50", db);
+    note(bench, name, (double)all[count / 2], "seconds");
+    snprintf(name, sizeof(name), "%s-ack-p99", db);
+    note(bench, name, (double)all[count * 99 / 100], "seconds");
+    mem_free(all);
+}
+
+void bench_append_concurrent(const struct bench_options *o) { one_by_one(o, "append-concurrent", PRODUCERS, raw_fdatasync); }
+void bench_append_single(const struct bench_options *o) { one_by_one(o, "append-single", 1, raw_sqlite_single); }

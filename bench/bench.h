@@ -1,0 +1,60 @@
+/* bench/bench.h: a few canonical workloads. Each figure is one JSON line, beside the limit measured in the same run:
+ *     {"bench","case","value","unit","limit","ratio"}
+ * These machines are shared and noisy, so value and limit are measured in alternating slices and only the ratio says something. */
+#pragma once
+
+#include "base/arena.h"
+#include "base/error.h"
+#include "core/event.h"
+#include "db/db.h"
+#include "ledger/writer.h"
+
+struct bench_options {
+    double seconds; /* for value and limit together, per case */
+    str db;         /* a PostgreSQL address, or STR_NONE for SQLite in `dir` */
+    int64_t events; /* size of the big ledgers */
+    const char *dir; /* a fresh folder */
+};
+
+struct bench { const char *name, *what; void (*run)(const struct bench_options *options); };
+extern const struct bench benches[];
+extern const size_t bench_count;
+
+void figure(const char *bench, const char *name, double value, const char *unit, double limit, double ratio);
+void note(const char *bench, const char *name, double value, const char *unit); /* no limit: null */
+_Noreturn void die(const char *what, const struct error *err);
+void check(status st, const char *what, const struct error *err);
+double now_seconds(void);
+
+/* ---- the workload: ten-event runs, 1,000 active at a time, about 600 bytes of JSON an event ---- */
+
+enum { ACTIVE_RUNS = 1000, RUN_EVENTS = 10 };
+struct workload {
+    char (*ids)[UUID_TEXT_LEN];
+    int *at;
+    uint64_t seed;
+};
+void workload_open(struct workload *w, uint64_t seed);
+void workload_close(struct workload *w);
+/* The next event; its run id is copied into `run_id`, which must live as long as the event. */
+void workload_next(struct workload *w, struct event *out, char run_id[UUID_TEXT_LEN]);
+uint64_t random_next(uint64_t *seed);
+
+/* A ledger on the options' database, emptied first; NULL writer is never returned. */
+str bench_url(const struct bench_options *options, const char *name);
+struct writer *bench_writer(str url);
+
+/* ---- raw ceilings ---- */
+
+double raw_sqlite_group(const struct bench_options *o, double seconds, size_t group);  /* rows/s, bare table */
+double raw_postgres_copy(const struct bench_options *o, double seconds, size_t group); /* rows/s, bare table */
+double raw_sqlite_single(const struct bench_options *o, double seconds);   /* one-row commits/s */
+double raw_postgres_single(const struct bench_options *o, double seconds);
+double raw_fdatasync(const struct bench_options *o, double seconds);       /* 4 KiB append + fdatasync, per second */
+
+void bench_append_group(const struct bench_options *o);
+void bench_append_concurrent(const struct bench_options *o);
+void bench_append_single(const struct bench_options *o);
+void bench_import(const struct bench_options *o);
+void bench_read_run(const struct bench_options *o);
+void bench_start(const struct bench_options *o);
