@@ -22,7 +22,8 @@ SHELL := /bin/bash
 # --- Libraries -------------------------------------------------------------------------------------------------
 # build/deps.mk says how to use the libraries. Make finds it missing, calls ./bootstrap, and starts again.
 
-LIBRARIES := sqlite3 libpq libcrypto yyjson
+# (libpq is loaded when it is needed, see src/db/libpq.h: its header only. The tests link it.)
+LIBRARIES := sqlite3 libcrypto yyjson
 DEPS := build/deps/usr/lib/$(shell uname -m)-linux-gnu
 
 ifneq ($(filter-out help clean layers format,$(or $(MAKECMDGOALS),all)),)
@@ -33,7 +34,7 @@ build/deps.mk: packages.txt bootstrap
 	@./bootstrap build
 	@mkdir -p $(@D)
 	@export PKG_CONFIG_PATH=$(DEPS)/pkgconfig; \
-	cflags=$$(pkg-config --cflags $(LIBRARIES)) && libs=$$(pkg-config --libs $(LIBRARIES)) && \
+	cflags=$$(pkg-config --cflags $(LIBRARIES) libpq) && libs=$$(pkg-config --libs $(LIBRARIES)) && \
 	{ echo "DEP_CFLAGS := $${cflags//-I/-isystem }"; echo "DEP_LIBS := $$libs"; } > $@
 
 # What `test` and the checking targets need beyond that. One after the other: apt takes a lock.
@@ -70,7 +71,7 @@ WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes -
 CPPFLAGS_OURS = -D_GNU_SOURCE -Isrc -Iinclude -Itests $(DEP_CFLAGS)
 CFLAGS_OURS := -std=c17 -g -fPIC -fvisibility=hidden -pthread $(WARNINGS)
 HARDENED := -O2 -D_FORTIFY_SOURCE=3 -fstack-protector-strong
-LIBS = $(DEP_LIBS) -lm
+LIBS = $(DEP_LIBS) -ldl -lm
 
 # The public header names the version; the shared library's name changes when programs must be linked again.
 VERSION := $(shell sed -n 's/^\#define CAIRN_VERSION "\(.*\)"/\1/p' include/cairn.h 2>/dev/null)
@@ -130,7 +131,7 @@ $(BUILD)/$(1)/cairn-bench: $(call objects,$(1),$(BENCH_C)) $(BUILD)/$(1)/libcair
 
 $(BUILD)/$(1)/cairn-tests: $(call objects,$(1),$(TEST_C)) $(BUILD)/$(1)/libcairn.a
 	@echo "  LINK  $$@"
-	@$$(LINK_$(1)) -pie -o $$@ $$^ $$(BUILD_RPATH) -lcmocka $$(LIBS)
+	@$$(LINK_$(1)) -pie -o $$@ $$^ $$(BUILD_RPATH) -lcmocka -lpq $$(LIBS)
 
 $(BUILD)/$(1)/crash/%: $(BUILD)/$(1)/obj/tests/crash/%.o $(BUILD)/$(1)/libcairn.a
 	@mkdir -p $$(@D)

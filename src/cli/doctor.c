@@ -1,7 +1,6 @@
 /* cli/doctor.c: cairn doctor: is everything there that the ledger stands on? Changes nothing. */
 #include <errno.h>
 #include <fcntl.h>
-#include <libpq-fe.h>
 #include <openssl/crypto.h>
 #include <sqlite3.h>
 #include <sys/statvfs.h>
@@ -61,8 +60,12 @@ static void check_libraries(struct doctor *d) {
                           : ", older than 3.51.3: safe, as cairn keeps to one connection that "
                             "writes and checkpoints; open the file "
                             "with no other writer"));
-    int pq = PQlibVersion();
-    report(d, "libpq", CHECK_OK, ST_OK, cli_text(d->cli, "%d.%d", pq / 10000, pq % 10000));
+    int pq = 0;
+    struct error err = {0};
+    if (db_libpq_version(&pq, &err) == ST_OK)
+        report(d, "libpq", CHECK_OK, ST_OK, cli_text(d->cli, "%d.%d", pq / 10000, pq % 10000));
+    else
+        report(d, "libpq", CHECK_WARN, ST_OK, cli_text(d->cli, "%s", err.msg));
     report(d, "openssl", CHECK_OK, ST_OK, cli_text(d->cli, "%s", OpenSSL_version(OPENSSL_VERSION)));
 }
 

@@ -34,6 +34,8 @@ enum db_mode { DB_WRITE, DB_READ_ONLY }; /* a writer creates a missing SQLite fi
 MUST_CHECK status db_open(str url, enum db_mode mode, struct db **out, struct error *err);
 void db_close(struct db *db); /* rolls back what is open; frees its statements. NULL is fine. */
 
+/* The version of libpq (150018), or an error when it cannot be loaded: for `doctor`. */
+MUST_CHECK status db_libpq_version(int *version, struct error *err);
 bool db_is_postgres(const struct db *db);
 const char *db_name(const struct db *db); /* "sqlite" or "postgres" */
 

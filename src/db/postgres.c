@@ -49,9 +49,9 @@ static status status_of(const char *state, enum db_mode mode) {
 
 status pg_failed(const struct pg_db *db, const char *verb, const char *what, const PGresult *result,
                  struct error *err) {
-    const char *state = PQresultErrorField(result, PG_DIAG_SQLSTATE);
-    const char *why = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
-    if (!why) why = PQerrorMessage(db->conn);
+    const char *state = pq->PQresultErrorField(result, PG_DIAG_SQLSTATE);
+    const char *why = pq->PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
+    if (!why) why = pq->PQerrorMessage(db->conn);
     int len = (int)strcspn(why, "\n");
     if (len == 0) {
         why = "the server did not say why";
@@ -62,7 +62,7 @@ status pg_failed(const struct pg_db *db, const char *verb, const char *what, con
 }
 
 static bool is_good(const PGresult *result) {
-    ExecStatusType kind = PQresultStatus(result);
+    ExecStatusType kind = pq->PQresultStatus(result);
     return kind == PGRES_COMMAND_OK || kind == PGRES_TUPLES_OK;
 }
 
@@ -85,8 +85,8 @@ static const char *option(const PQconninfoOption *options, const char *name,
  * all: not shown. */
 static status make_label(struct pg_db *db, const char *url, struct error *err) {
     char *complaint = NULL;
-    PQconninfoOption *options = PQconninfoParse(url, &complaint);
-    PQfreemem(complaint);
+    PQconninfoOption *options = pq->PQconninfoParse(url, &complaint);
+    pq->PQfreemem(complaint);
     if (!options)
         return error_set(err, ST_INVALID,
                          "could not open database: it is not a valid postgresql:// URL");
@@ -98,7 +98,7 @@ static status make_label(struct pg_db *db, const char *url, struct error *err) {
     db->label = b.full ? NULL : mem_alloc(b.len);
     if (db->label) memcpy(db->label, b.ptr, b.len);
     buf_release(&b);
-    PQconninfoFree(options);
+    pq->PQconninfoFree(options);
     return db->label ? ST_OK : error_set(err, ST_RETRY, "could not open database: out of memory");
 }
 
@@ -114,13 +114,13 @@ static status connect_to(struct pg_db *db, const char *url, struct error *err) {
                                  "client_encoding",      NULL};
     const char *const values[] = {
         "10", "10", "5", "4", "30000", "cairn", write ? "read-write" : "any", url, "UTF8", NULL};
-    db->conn = PQconnectdbParams(names, values, 1);
-    if (PQstatus(db->conn) != CONNECTION_OK) {
-        const char *why = PQerrorMessage(db->conn);
+    db->conn = pq->PQconnectdbParams(names, values, 1);
+    if (pq->PQstatus(db->conn) != CONNECTION_OK) {
+        const char *why = pq->PQerrorMessage(db->conn);
         return error_set(err, ST_RETRY, "could not open database \"%s\": %.*s", db->label,
                          (int)strcspn(why, "\n"), why);
     }
-    PQsetNoticeProcessor(db->conn, no_notice, NULL);
+    pq->PQsetNoticeProcessor(db->conn, no_notice, NULL);
     return ST_OK;
 }
 
@@ -135,15 +135,15 @@ static status set_session(struct pg_db *db, struct error *err) {
                       : "SET default_transaction_read_only=on");
     buf_put_char(&b, '\0');
     ASSERT(!b.full);
-    PGresult *result = PQexec(db->conn, sql);
+    PGresult *result = pq->PQexec(db->conn, sql);
     status st = is_good(result) ? ST_OK : pg_failed(db, "run", sql, result, err);
-    PQclear(result);
+    pq->PQclear(result);
     return st;
 }
 
 static void pg_close(struct db *base) {
     struct pg_db *db = (struct pg_db *)base;
-    PQfinish(db->conn);
+    pq->PQfinish(db->conn);
     mem_free(db->label);
     mem_free(db->bytes);
     mem_free(db);
@@ -152,9 +152,10 @@ static void pg_close(struct db *base) {
 static const struct db_ops pg_ops;
 
 status postgres_open(str url, enum db_mode mode, struct db **out, struct error *err) {
+    status st = libpq_load(err);
+    if (st != ST_OK) return st;
     char *copy = mem_alloc(url.len + 1);
     struct pg_db *db = mem_alloc(sizeof *db);
-    status st = ST_OK;
     if (!copy || !db) {
         st = error_set(err, ST_RETRY, "could not open database: out of memory");
         goto out;
@@ -209,15 +210,15 @@ static void note_sent(struct pg_db *db, struct pg_sent what) {
 /* Each PQsend... copies what it is given. 1 on success, like libpq. */
 static int send_all(struct pg_db *db, struct pg_query *query, const char *const *values,
                     const int *lengths, struct pg_sent what) {
-    if (db->nsent == 0 && !PQenterPipelineMode(db->conn)) return 0;
+    if (db->nsent == 0 && !pq->PQenterPipelineMode(db->conn)) return 0;
     if (db->begin_due) {
-        if (!PQsendQueryParams(db->conn, pg_begin_sql(db), 0, NULL, NULL, NULL, NULL, PG_BINARY))
+        if (!pq->PQsendQueryParams(db->conn, pg_begin_sql(db), 0, NULL, NULL, NULL, NULL, PG_BINARY))
             return 0;
         db->begin_due = false;
         note_sent(db, (struct pg_sent){.kind = PG_SENT_BEGIN});
     }
     if (!query->prepared) {
-        if (!PQsendPrepare(db->conn, query->name, query->sql, query->nparams, query->types))
+        if (!pq->PQsendPrepare(db->conn, query->name, query->sql, query->nparams, query->types))
             return 0;
         query->prepared = true; /* until its answer says otherwise */
         note_sent(db, (struct pg_sent){.kind = PG_SENT_PREPARE, .query = query});
@@ -226,7 +227,7 @@ static int send_all(struct pg_db *db, struct pg_query *query, const char *const 
                                               1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
                                               1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
                                               1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
-    if (!PQsendQueryPrepared(db->conn, query->name, query->nparams, values, lengths, binary,
+    if (!pq->PQsendQueryPrepared(db->conn, query->name, query->nparams, values, lengths, binary,
                              PG_BINARY))
         return 0;
     what.query = query;
@@ -238,7 +239,7 @@ static int send_all(struct pg_db *db, struct pg_query *query, const char *const 
  * answers for a NULL connection with failures, so everything that follows fails, too. */
 static status give_up(struct pg_db *db, const char *verb, const char *what, struct error *err) {
     status st = pg_failed(db, verb, what, NULL, err);
-    PQfinish(db->conn);
+    pq->PQfinish(db->conn);
     db->conn = NULL;
     db->nsent = 0;
     return st;
@@ -255,7 +256,7 @@ status pg_send(struct pg_db *db, struct pg_query *query, const char *const *valu
 static status check_bulk(const struct pg_db *db, const struct pg_sent *sent, PGresult *result,
                          struct error *err) {
     int64_t changed = 0;
-    if (str_to_int(str_c(PQcmdTuples(result)), &changed) && changed == sent->rows) return ST_OK;
+    if (str_to_int(str_c(pq->PQcmdTuples(result)), &changed) && changed == sent->rows) return ST_OK;
     const struct db_bulk_spec *spec = &sent->bulk->spec;
     return error_set(err, ST_CONFLICT, "could not %s \"%s\" on \"%s\": %lld of %lld rows %s",
                      spec->kind == DB_INSERT ? "insert into" : "update", spec->table, db->label,
@@ -284,28 +285,28 @@ static status check_sent(const struct pg_db *db, const struct pg_sent *sent, PGr
 /* Reads the answer to one command; false when the connection has nothing more to say. */
 static bool read_sent(struct pg_db *db, struct pg_sent *sent, PGresult **last, status *st,
                       struct error *err) {
-    PGresult *result = PQgetResult(db->conn);
+    PGresult *result = pq->PQgetResult(db->conn);
     if (sent->kind == PG_SENT_PREPARE && !is_good(result)) sent->query->prepared = false;
     if (*st == ST_OK)
         *st = check_sent(db, sent, result, err); /* after a failure the rest only says "aborted" */
-    PQclear(*last);
+    pq->PQclear(*last);
     *last = result;
     if (!result) return false;
-    PQclear(PQgetResult(db->conn)); /* the NULL between two answers */
+    pq->PQclear(pq->PQgetResult(db->conn)); /* the NULL between two answers */
     return true;
 }
 
 status pg_settle(struct pg_db *db, PGresult **rows, struct error *err) {
     if (db->nsent == 0) return ST_OK;
-    if (!PQpipelineSync(db->conn)) return give_up(db, "talk to", db->label, err);
+    if (!pq->PQpipelineSync(db->conn)) return give_up(db, "talk to", db->label, err);
     status st = ST_OK;
     PGresult *last = NULL;
     for (int i = 0; i < db->nsent; i++)
         if (!read_sent(db, &db->sent[i], &last, &st, err)) break;
     db->nsent = 0;
-    PGresult *sync = PQgetResult(db->conn);
-    bool good = PQresultStatus(sync) == PGRES_PIPELINE_SYNC && PQexitPipelineMode(db->conn);
-    PQclear(sync);
+    PGresult *sync = pq->PQgetResult(db->conn);
+    bool good = pq->PQresultStatus(sync) == PGRES_PIPELINE_SYNC && pq->PQexitPipelineMode(db->conn);
+    pq->PQclear(sync);
     if (!good) {
         struct error lost = {0};
         status gave_up = give_up(db, "talk to", db->label, &lost);
@@ -315,18 +316,18 @@ status pg_settle(struct pg_db *db, PGresult **rows, struct error *err) {
     if (rows && st == ST_OK)
         *rows = last;
     else
-        PQclear(last);
+        pq->PQclear(last);
     return st;
 }
 
 /* ---- transactions ---- */
 
 static status exec_one(struct pg_db *db, const char *sql, struct error *err) {
-    PGresult *result = PQexec(db->conn, sql);
-    status st = is_good(result) || PQresultStatus(result) == PGRES_EMPTY_QUERY
+    PGresult *result = pq->PQexec(db->conn, sql);
+    status st = is_good(result) || pq->PQresultStatus(result) == PGRES_EMPTY_QUERY
                     ? ST_OK
                     : pg_failed(db, "run", sql, result, err);
-    PQclear(result);
+    pq->PQclear(result);
     return st;
 }
 
@@ -342,7 +343,7 @@ static status pg_exec(struct db *base, const char *sql, struct error *err) {
 
 static status pg_begin(struct db *base, bool write, struct error *err) {
     struct pg_db *db = (struct pg_db *)base;
-    if (PQstatus(db->conn) != CONNECTION_OK)
+    if (pq->PQstatus(db->conn) != CONNECTION_OK)
         return error_set(err, ST_RETRY, "could not run \"BEGIN\" on \"%s\": the connection is lost",
                          db->label);
     ASSERT(db->nsent == 0);
@@ -356,9 +357,9 @@ static void pg_rollback(struct db *base) {
     struct error ignored = {0};
     (void)!pg_settle(db, NULL, &ignored); /* whatever came of it is undone now */
     db->begin_due = false;
-    if (PQtransactionStatus(db->conn) == PQTRANS_IDLE) return;
+    if (pq->PQtransactionStatus(db->conn) == PQTRANS_IDLE) return;
     /* If it fails the connection is lost, and the transaction with it. */
-    PQclear(PQexec(db->conn, "ROLLBACK"));
+    pq->PQclear(pq->PQexec(db->conn, "ROLLBACK"));
 }
 
 /* COMMIT of a failed transaction is answered with ROLLBACK and no error: only the tag tells. */
@@ -370,13 +371,13 @@ static status pg_commit(struct db *base, struct error *err) {
     }
     status st = pg_settle(db, NULL, err);
     if (st == ST_OK) {
-        PGresult *result = PQexec(db->conn, "COMMIT");
+        PGresult *result = pq->PQexec(db->conn, "COMMIT");
         if (!is_good(result))
             st = pg_failed(db, "run", "COMMIT", result, err);
-        else if (strcmp(PQcmdStatus(result), "COMMIT") != 0)
+        else if (strcmp(pq->PQcmdStatus(result), "COMMIT") != 0)
             st = error_set(err, ST_RETRY,
                            "could not run \"COMMIT\" on \"%s\": the server rolled back", db->label);
-        PQclear(result);
+        pq->PQclear(result);
     }
     if (st != ST_OK) pg_rollback(base);
     return st;
@@ -480,11 +481,11 @@ static void set_bytes(struct db_cell *cell, enum db_cell_kind kind, const char *
 
 /* One value into a cell; false if its type or value is none that we have. */
 static bool take_cell(const PGresult *result, int row, int col, struct db_cell *cell) {
-    const char *at = PQgetvalue(result, row, col);
-    int len = PQgetlength(result, row, col);
+    const char *at = pq->PQgetvalue(result, row, col);
+    int len = pq->PQgetlength(result, row, col);
     cell->kind = DB_CELL_NULL;
-    if (PQgetisnull(result, row, col)) return true;
-    switch (PQftype(result, col)) {
+    if (pq->PQgetisnull(result, row, col)) return true;
+    switch (pq->PQftype(result, col)) {
     case PG_INT8:
         set_int(cell, (int64_t)get_big(at, 8));
         return len == 8;
@@ -524,7 +525,7 @@ static bool take_cell(const PGresult *result, int row, int col, struct db_cell *
 
 static status take_row(struct pg_stmt *st, struct error *err) {
     const struct pg_db *db = (const struct pg_db *)st->base.db;
-    int ncols = PQnfields(st->result);
+    int ncols = pq->PQnfields(st->result);
     if (ncols > DB_COLUMNS_MAX)
         return error_set(err, ST_LIMIT, "could not read \"%.*s\" on \"%s\": more than %d columns",
                          db_sql_shown(st->base.sql), st->base.sql, db->label, DB_COLUMNS_MAX);
@@ -532,7 +533,7 @@ static status take_row(struct pg_stmt *st, struct error *err) {
         if (take_cell(st->result, st->at, i, &st->row[i])) continue;
         return error_set(
             err, ST_INVALID, "could not read column %d of \"%.*s\" on \"%s\": a value of type %u",
-            i, db_sql_shown(st->base.sql), st->base.sql, db->label, PQftype(st->result, i));
+            i, db_sql_shown(st->base.sql), st->base.sql, db->label, pq->PQftype(st->result, i));
     }
     st->base.ncols = ncols;
     st->base.row = st->row;
@@ -549,7 +550,7 @@ static status pg_step(struct db_stmt *base, bool *row, struct error *err) {
         if (s != ST_OK) return s;
         st->at = 0;
     }
-    *row = st->at < PQntuples(st->result);
+    *row = st->at < pq->PQntuples(st->result);
     return *row ? take_row(st, err) : ST_OK;
 }
 
@@ -557,15 +558,15 @@ static status pg_run(struct db_stmt *base, int64_t *changed, struct error *err) 
     struct pg_stmt *st = (struct pg_stmt *)base;
     status s = send_stmt(st, &st->result, err);
     if (s != ST_OK) return s;
-    str count = str_c(PQcmdTuples(st->result));
-    bool write = !str_starts(str_c(PQcmdStatus(st->result)), STR("SELECT"));
+    str count = str_c(pq->PQcmdTuples(st->result));
+    bool write = !str_starts(str_c(pq->PQcmdStatus(st->result)), STR("SELECT"));
     if (!write || !str_to_int(count, changed)) *changed = 0;
     return ST_OK;
 }
 
 static void pg_reset(struct db_stmt *base) {
     struct pg_stmt *st = (struct pg_stmt *)base;
-    PQclear(st->result);
+    pq->PQclear(st->result);
     st->result = NULL;
 }
 

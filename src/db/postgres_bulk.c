@@ -240,11 +240,11 @@ static status start_copy(struct pg_db *db, const struct pg_bulk *b, struct error
                          "could not insert into \"%s\": its column names are too long",
                          b->base.spec.table);
     db->begin_due = false;
-    PGresult *result = PQexec(db->conn, sql); /* stops at the COPY, having run BEGIN */
-    status st = PQresultStatus(result) == PGRES_COPY_IN
+    PGresult *result = pq->PQexec(db->conn, sql); /* stops at the COPY, having run BEGIN */
+    status st = pq->PQresultStatus(result) == PGRES_COPY_IN
                     ? ST_OK
                     : pg_failed(db, "insert into", b->base.spec.table, result, err);
-    PQclear(result);
+    pq->PQclear(result);
     return st;
 }
 
@@ -263,7 +263,7 @@ static status send_rows(struct pg_db *db, const struct db_bulk *b, size_t rows, 
         for (size_t j = 0; j < ncols; j++)
             size += value_size(&cell[j]);
         if (used + size > COPY_PIECE_BYTES) {
-            if (PQputCopyData(db->conn, db->bytes, (int)used) != 1) return ST_OK;
+            if (pq->PQputCopyData(db->conn, db->bytes, (int)used) != 1) return ST_OK;
             used = 0;
             status st = pg_reserve(db, size + 2, err);
             if (st != ST_OK) return st;
@@ -274,7 +274,7 @@ static status send_rows(struct pg_db *db, const struct db_bulk *b, size_t rows, 
         used += size;
     }
     pg_put16(db->bytes + used, UINT16_MAX); /* the end */
-    (void)PQputCopyData(db->conn, db->bytes, (int)used + 2);
+    (void)pq->PQputCopyData(db->conn, db->bytes, (int)used + 2);
     return ST_OK;
 }
 
@@ -283,13 +283,13 @@ static status send_rows(struct pg_db *db, const struct db_bulk *b, size_t rows, 
 static status end_copy(struct pg_db *db, const struct db_bulk *b, size_t rows, struct error *err) {
     status st = ST_OK;
     int64_t taken = -1;
-    for (PGresult *result; (result = PQgetResult(db->conn));) {
-        ExecStatusType kind = PQresultStatus(result);
+    for (PGresult *result; (result = pq->PQgetResult(db->conn));) {
+        ExecStatusType kind = pq->PQresultStatus(result);
         if (kind == PGRES_COMMAND_OK)
-            (void)str_to_int(str_c(PQcmdTuples(result)), &taken);
+            (void)str_to_int(str_c(pq->PQcmdTuples(result)), &taken);
         else if (st == ST_OK)
             st = pg_failed(db, "insert into", b->spec.table, result, err);
-        PQclear(result);
+        pq->PQclear(result);
         if (kind == PGRES_COPY_IN) break; /* the end could not be sent; the rollback tries again */
     }
     if (st == ST_OK && taken != (int64_t)rows)
@@ -306,7 +306,7 @@ static status flush_copy(struct pg_bulk *b, size_t rows, struct error *err) {
     if (st == ST_OK) st = start_copy(db, b, err);
     if (st != ST_OK) return st;
     st = send_rows(db, &b->base, rows, err);
-    (void)PQputCopyEnd(db->conn, st == ST_OK ? NULL : "out of memory");
+    (void)pq->PQputCopyEnd(db->conn, st == ST_OK ? NULL : "out of memory");
     struct error ending = {0};
     status ended = end_copy(db, &b->base, rows, &ending);
     if (st != ST_OK || ended == ST_OK) return st;

@@ -3,9 +3,8 @@
 #pragma once
 
 #include <assert.h>
-#include <libpq-fe.h>
-
 #include "db/db_impl.h"
+#include "db/libpq.h"
 
 /* The type numbers of pg_type.dat, fixed for ever; the header that names them is a server header.
  */

@@ -94,7 +94,7 @@ TEST_DB(schema_of_another_version_is_refused) {
 TEST_DB(schema_is_made_whole_or_not_at_all) {
     struct error err = {0};
     int64_t n = 0;
-    for (bool failed = true; failed; n++) {
+    for (bool failed = true; failed; n += n < 12 ? 1 : 7) { /* the many inserts of types are all alike */
         struct db *faulty = NULL;
         CHECK(db_faulty_wrap(open_db(url), &faulty, &err) == ST_OK, "%s", err.msg);
         db_faulty_fail_at(faulty, n, false);
@@ -104,5 +104,5 @@ TEST_DB(schema_is_made_whole_or_not_at_all) {
         CHECK(schema_check(db, &err) == (failed ? ST_NOT_FOUND : ST_OK), "call %lld: %s", (long long)n, err.msg);
         db_close(db);
     }
-    CHECK(n > 30, "only %lld calls", (long long)n);
+    CHECK(n > 40, "only %lld calls", (long long)n);
 }
