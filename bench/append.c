@@ -1,4 +1,5 @@
-/* Appending: through the ledger thread, everything on: dedup, chain, both sequences, projections, indexes. */
+/* Appending: through the ledger thread, everything on: dedup, chain, both sequences, projections,
+ * indexes. */
 #include "bench.h"
 
 #include <math.h>
@@ -29,7 +30,8 @@ static void batch_done(struct writer_call *call) {
 
 static void batch_wait(struct batch *b) {
     pthread_mutex_lock(&b->lock);
-    while (b->busy) pthread_cond_wait(&b->cond, &b->lock);
+    while (b->busy)
+        pthread_cond_wait(&b->cond, &b->lock);
     pthread_mutex_unlock(&b->lock);
     if (b->call.code != ST_OK) die("append", &b->call.err);
     for (size_t i = 0; i < b->call.request.count; i++) {
@@ -44,8 +46,10 @@ static void batch_send(struct writer *w, struct batch *b, struct workload *load,
         b->items[i] = (struct append_item){0};
         workload_next(load, &b->items[i].event, b->ids[i]);
     }
-    b->call = (struct writer_call){.request = {.items = b->items, .count = n, .results = b->results, .arena = &b->arena},
-                                   .done = batch_done, .context = b};
+    b->call = (struct writer_call){
+        .request = {.items = b->items, .count = n, .results = b->results, .arena = &b->arena},
+        .done = batch_done,
+        .context = b};
     b->busy = true;
     check(writer_submit(w, &b->call, &err), "submit", &err);
 }
@@ -64,7 +68,8 @@ static struct batch *batches_make(size_t n) {
 /* Submits the next group while the one before it commits; counts acknowledged events. */
 static double group_rate(struct writer *w, struct batch *b, struct workload *load, double seconds) {
     int64_t acked = 0;
-    size_t turn = 0, flying = 0;
+    size_t turn = 0;
+    size_t flying = 0;
     double start = now_seconds();
     while (now_seconds() - start < seconds) {
         struct batch *next = &b[turn++ % IN_FLIGHT];
@@ -88,14 +93,17 @@ void bench_append_group(const struct bench_options *o) {
     struct batch *b = batches_make(IN_FLIGHT);
     struct workload load;
     workload_open(&load, 42);
-    double slice = o->seconds / (2 * SLICES), value = 0, limit = 0;
+    double slice = o->seconds / (2 * SLICES);
+    double value = 0;
+    double limit = 0;
     group_rate(w, b, &load, slice); /* warm */
     for (int i = 0; i < SLICES; i++) {
         limit += raw_sqlite_group(o, slice, GROUP) / SLICES;
         value += group_rate(w, b, &load, slice) / SLICES;
     }
     writer_close(w);
-    figure("append-group", o->db.ptr ? "postgres-256" : "sqlite-256", value, "events/s", limit, value / limit);
+    figure("append-group", o->db.ptr ? "postgres-256" : "sqlite-256", value, "events/s", limit,
+           value / limit);
     workload_close(&load);
 }
 
@@ -120,11 +128,13 @@ static void *produce(void *arg) {
         struct error err = {0};
         b->items[0] = (struct append_item){0};
         workload_next(&load, &b->items[0].event, b->ids[0]);
-        b->call = (struct writer_call){.request = {.items = b->items, .count = 1, .results = b->results, .arena = &b->arena}};
+        b->call = (struct writer_call){
+            .request = {.items = b->items, .count = 1, .results = b->results, .arena = &b->arena}};
         double start = now_seconds();
         check(writer_append(p->w, &b->call, 10000, &err), "append", &err);
         if (b->results[0].code != ST_OK) die("refused", b->results[0].err);
-        if (p->count < LATENCIES_MAX / PRODUCERS) p->latencies[p->count] = (float)(now_seconds() - start);
+        if (p->count < LATENCIES_MAX / PRODUCERS)
+            p->latencies[p->count] = (float)(now_seconds() - start);
         p->count++;
     }
     workload_close(&load);
@@ -132,7 +142,8 @@ static void *produce(void *arg) {
 }
 
 static int by_value(const void *a, const void *b) {
-    float x = *(const float *)a, y = *(const float *)b;
+    float x = *(const float *)a;
+    float y = *(const float *)b;
     return (x > y) - (x < y);
 }
 
@@ -143,25 +154,33 @@ static double single_rate(struct writer *w, size_t n, double seconds, float *all
     double start = now_seconds();
     int64_t total = 0;
     for (size_t i = 0; i < n; i++) {
-        p[i] = (struct producer){.w = w, .until = start + seconds, .seed = ++seed};
+        seed++;
+        p[i] = (struct producer){.w = w, .until = start + seconds, .seed = seed};
         p[i].latencies = mem_alloc(LATENCIES_MAX / PRODUCERS * sizeof(float));
-        if (!p[i].latencies || pthread_create(&p[i].thread, NULL, produce, &p[i]) != 0) die("thread", NULL);
+        if (!p[i].latencies || pthread_create(&p[i].thread, NULL, produce, &p[i]) != 0)
+            die("thread", NULL);
     }
     for (size_t i = 0; i < n; i++) {
         pthread_join(p[i].thread, NULL);
         total += p[i].count;
-        for (int64_t k = 0; k < p[i].count && k < LATENCIES_MAX / PRODUCERS && *count < LATENCIES_MAX; k++) all[(*count)++] = p[i].latencies[k];
+        for (int64_t k = 0;
+             k < p[i].count && k < LATENCIES_MAX / PRODUCERS && *count < LATENCIES_MAX; k++)
+            all[(*count)++] = p[i].latencies[k];
         mem_free(p[i].latencies);
     }
     return (double)total / (now_seconds() - start);
 }
 
-static void one_by_one(const struct bench_options *o, const char *bench, size_t producers, double (*raw)(const struct bench_options *, double)) {
+static void one_by_one(const struct bench_options *o, const char *bench, size_t producers,
+                       double (*raw)(const struct bench_options *, double)) {
     struct writer *w = bench_writer(bench_url(o, bench));
     float *all = mem_alloc(LATENCIES_MAX * sizeof(*all));
-    size_t count = 0, ignored = 0;
+    size_t count = 0;
+    size_t ignored = 0;
     if (!all) die("out of memory", NULL);
-    double slice = o->seconds / (2 * SLICES), value = 0, limit = 0;
+    double slice = o->seconds / (2 * SLICES);
+    double value = 0;
+    double limit = 0;
     single_rate(w, producers, slice, all, &ignored); /* warm */
     for (int i = 0; i < SLICES; i++) {
         limit += raw(o, slice) / SLICES;
@@ -179,5 +198,9 @@ static void one_by_one(const struct bench_options *o, const char *bench, size_t 
     mem_free(all);
 }
 
-void bench_append_concurrent(const struct bench_options *o) { one_by_one(o, "append-concurrent", PRODUCERS, raw_fdatasync); }
-void bench_append_single(const struct bench_options *o) { one_by_one(o, "append-single", 1, raw_sqlite_single); }
+void bench_append_concurrent(const struct bench_options *o) {
+    one_by_one(o, "append-concurrent", PRODUCERS, raw_fdatasync);
+}
+void bench_append_single(const struct bench_options *o) {
+    one_by_one(o, "append-single", 1, raw_sqlite_single);
+}

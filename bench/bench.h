@@ -1,6 +1,8 @@
-/* bench/bench.h: a few canonical workloads. Each figure is one JSON line, beside the limit measured in the same run:
+/* bench/bench.h: a few canonical workloads. Each figure is one JSON line, beside the limit measured
+ * in the same run:
  *     {"bench","case","value","unit","limit","ratio"}
- * These machines are shared and noisy, so value and limit are measured in alternating slices and only the ratio says something. */
+ * These machines are shared and noisy, so value and limit are measured in alternating slices and
+ * only the ratio says something. */
 #pragma once
 
 #include "base/arena.h"
@@ -10,23 +12,29 @@
 #include "ledger/writer.h"
 
 struct bench_options {
-    double seconds; /* for value and limit together, per case */
-    str db;         /* a PostgreSQL address, or STR_NONE for SQLite in `dir` */
-    int64_t events; /* size of the big ledgers */
+    double seconds;  /* for value and limit together, per case */
+    str db;          /* a PostgreSQL address, or STR_NONE for SQLite in `dir` */
+    int64_t events;  /* size of the big ledgers */
     const char *dir; /* a fresh folder */
 };
 
-struct bench { const char *name, *what; void (*run)(const struct bench_options *options); };
+struct bench {
+    const char *name, *what;
+    void (*run)(const struct bench_options *options);
+};
 extern const struct bench benches[];
 extern const size_t bench_count;
 
-void figure(const char *bench, const char *name, double value, const char *unit, double limit, double ratio);
+void figure(const char *bench, const char *name, double value, const char *unit, double limit,
+            double ratio);
 void note(const char *bench, const char *name, double value, const char *unit); /* no limit: null */
-_Noreturn void die(const char *what, const struct error *err);
+/* (cppcheck understands the attribute, not _Noreturn.) */
+__attribute__((noreturn)) void die(const char *what, const struct error *err);
 void check(status st, const char *what, const struct error *err);
 double now_seconds(void);
 
-/* ---- the workload: ten-event runs, 1,000 active at a time, about 600 bytes of JSON an event ---- */
+/* ---- the workload: ten-event runs, 1,000 active at a time, about 600 bytes of JSON an event ----
+ */
 
 enum { ACTIVE_RUNS = 1000, RUN_EVENTS = 10 };
 struct workload {
@@ -46,11 +54,14 @@ struct writer *bench_writer(str url);
 
 /* ---- raw ceilings ---- */
 
-double raw_sqlite_group(const struct bench_options *o, double seconds, size_t group);  /* rows/s, bare table */
-double raw_postgres_copy(const struct bench_options *o, double seconds, size_t group); /* rows/s, bare table */
-double raw_sqlite_single(const struct bench_options *o, double seconds);   /* one-row commits/s */
+double raw_sqlite_group(const struct bench_options *o, double seconds,
+                        size_t group); /* rows/s, bare table */
+double raw_postgres_copy(const struct bench_options *o, double seconds,
+                         size_t group);                                  /* rows/s, bare table */
+double raw_sqlite_single(const struct bench_options *o, double seconds); /* one-row commits/s */
 double raw_postgres_single(const struct bench_options *o, double seconds);
-double raw_fdatasync(const struct bench_options *o, double seconds);       /* 4 KiB append + fdatasync, per second */
+double raw_fdatasync(const struct bench_options *o,
+                     double seconds); /* 4 KiB append + fdatasync, per second */
 
 void bench_append_group(const struct bench_options *o);
 void bench_append_concurrent(const struct bench_options *o);

@@ -1,4 +1,5 @@
-/* Large ledgers: import, verify, rebuild, size, reading one run; and how fast the program starts. */
+/* Large ledgers: import, verify, rebuild, size, reading one run; and how fast the program starts.
+ */
 #include "bench.h"
 
 #include <math.h>
@@ -30,7 +31,8 @@ static double run_command(char *const argv[], double *peak_bytes) {
     }
     int code = 0;
     struct rusage ru;
-    if (pid < 0 || wait4(pid, &code, 0, &ru) < 0 || code != 0) die(argv[2] ? argv[2] : argv[1], NULL);
+    if (pid < 0 || wait4(pid, &code, 0, &ru) < 0 || code != 0)
+        die(argv[2] ? argv[2] : argv[1], NULL);
     if (peak_bytes) *peak_bytes = (double)ru.ru_maxrss * 1024;
     return now_seconds() - start;
 }
@@ -67,11 +69,15 @@ static double scan_seconds(str url) {
     bool postgres = db_is_postgres(db);
     double start = now_seconds();
     check(db_prepare(db,
-                     "SELECT pos, run_no, run_seq, type_no, context_no, engine_attempt, logical_attempt, emitted_ns, emitted_digits,"
-                     " persisted_us, cause_seq, event_id, key, subject, actor, payload, hash FROM ledger_event WHERE pos > $1 ORDER BY pos LIMIT $2",
+                     "SELECT pos, run_no, run_seq, type_no, context_no, engine_attempt,"
+                     " logical_attempt, emitted_ns, emitted_digits, persisted_us, cause_seq,"
+                     " event_id, key, subject, actor, payload, hash FROM ledger_event"
+                     " WHERE pos > $1 ORDER BY pos LIMIT $2",
                      &q, &err),
           "prepare", &err);
-    int64_t after = 0, rows = 1, page = postgres ? 8192 : INT64_MAX;
+    int64_t after = 0;
+    int64_t rows = 1;
+    int64_t page = postgres ? 8192 : INT64_MAX;
     while (rows > 0) {
         bool row = false;
         rows = 0;
@@ -80,7 +86,8 @@ static double scan_seconds(str url) {
         while (db_step(q, &row, &err) == ST_OK && row) {
             int64_t ints[11];
             uint8_t out[SHA256_LEN];
-            for (int i = 0; i < 11; i++) ints[i] = db_int(q, i);
+            for (int i = 0; i < 11; i++)
+                ints[i] = db_int(q, i);
             sha256_start(sha);
             sha256_add(sha, ints, sizeof(ints));
             for (int i = 11; i < 17; i++) {
@@ -100,16 +107,21 @@ static double scan_seconds(str url) {
     return seconds;
 }
 
-struct store { char dir[512], url[1024], opt[16]; };
+struct store {
+    char dir[512], url[1024], opt[16];
+};
 
 static void store_of(const struct bench_options *o, struct store *s) {
     snprintf(s->opt, sizeof(s->opt), "%s", o->db.ptr ? "--db" : "--data");
     snprintf(s->dir, sizeof(s->dir), "%s/data", o->dir);
-    if (o->db.ptr) snprintf(s->url, sizeof(s->url), "%.*s", STR_ARG(bench_url(o, "")));
-    else snprintf(s->url, sizeof(s->url), "%s/ledger.db", s->dir);
+    if (o->db.ptr)
+        snprintf(s->url, sizeof(s->url), "%.*s", STR_ARG(bench_url(o, "")));
+    else
+        snprintf(s->url, sizeof(s->url), "%s/ledger.db", s->dir);
 }
 
-static void verify_and_rebuild(const struct bench_options *o, const struct store *s, double events) {
+static void verify_and_rebuild(const struct bench_options *o, const struct store *s,
+                               double events) {
     const char *db = o->db.ptr ? "postgres" : "sqlite";
     struct error err = {0};
     struct ledger *l = NULL;
@@ -132,7 +144,8 @@ static void verify_and_rebuild(const struct bench_options *o, const struct store
     check(ledger_verify(l, true, NULL, NULL, &arena, &report, &err), "verify --state", &err);
     if (report.damaged) die("damaged", NULL);
     snprintf(name, sizeof(name), "%s-verify-state", db);
-    figure("import", name, events / (now_seconds() - start), "events/s", events / scan, scan / (now_seconds() - start));
+    figure("import", name, events / (now_seconds() - start), "events/s", events / scan,
+           scan / (now_seconds() - start));
     scan = scan_seconds(str_c(s->url));
     start = now_seconds();
     check(ledger_rebuild(l, NULL, NULL, NULL, &err), "rebuild", &err);
@@ -141,24 +154,29 @@ static void verify_and_rebuild(const struct bench_options *o, const struct store
     figure("import", name, events / rebuild, "events/s", events / scan, scan / rebuild);
     check(ledger_stats(l, &stats, &err), "stats", &err);
     snprintf(name, sizeof(name), "%s-size", db);
-    figure("import", name, (double)stats.bytes / events, "bytes/event", 450, (double)stats.bytes / events / 450);
+    figure("import", name, (double)stats.bytes / events, "bytes/event", 450,
+           (double)stats.bytes / events / 450);
     ledger_close(l);
     arena_release(&arena);
 }
 
 void bench_import(const struct bench_options *o) {
     char path[512];
-    struct store s;
+    struct store s = {0};
     double peak = 0;
     snprintf(path, sizeof(path), "%s/events.ndjson", o->dir);
     write_ndjson(path, o->events);
     store_of(o, &s);
-    char verb[] = "ledger", noun[] = "append";
-    char *const argv[] = {(char *)cairn_path(), verb, noun, s.opt, o->db.ptr ? s.url : s.dir, path, NULL};
+    char verb[] = "ledger";
+    char noun[] = "append";
+    char *const argv[] = {(char *)cairn_path(),      verb, noun, s.opt,
+                          o->db.ptr ? s.url : s.dir, path, NULL};
     double seconds = run_command(argv, &peak);
     double limit = raw_sqlite_group(o, o->seconds / 5, 256);
-    figure("import", o->db.ptr ? "postgres" : "sqlite", (double)o->events / seconds, "events/s", limit, (double)o->events / seconds / limit);
-    figure("import", o->db.ptr ? "postgres-memory" : "sqlite-memory", peak, "bytes", 64.0 * 1024 * 1024, peak / (64.0 * 1024 * 1024));
+    figure("import", o->db.ptr ? "postgres" : "sqlite", (double)o->events / seconds, "events/s",
+           limit, (double)o->events / seconds / limit);
+    figure("import", o->db.ptr ? "postgres-memory" : "sqlite-memory", peak, "bytes",
+           64.0 * 1024 * 1024, peak / (64.0 * 1024 * 1024));
     verify_and_rebuild(o, &s, (double)o->events);
 }
 
@@ -168,33 +186,45 @@ enum { READ_RUNS_PER_GROUP = 400, READS = 20000 };
 
 static void fill_runs(struct ledger *l, int64_t runs, uint64_t *seeds) {
     /* Ten events a run, written run after run: the ids come back from the seed. */
-    static const char *const types[RUN_EVENTS] = {"RunStarted", "StepStarted", "StepCompleted", "StepStarted", "StepCompleted",
-                                                  "StepStarted", "StepCompleted", "StepStarted", "StepCompleted", "RunCompleted"};
-    static const char *const steps[RUN_EVENTS] = {NULL, "a", "a", "b", "b", "c", "c", "d", "d", NULL};
+    static const char *const types[RUN_EVENTS] = {
+        "RunStarted",  "StepStarted",   "StepCompleted", "StepStarted",   "StepCompleted",
+        "StepStarted", "StepCompleted", "StepStarted",   "StepCompleted", "RunCompleted"};
+    static const char *const steps[RUN_EVENTS] = {NULL, "a", "a", "b", "b",
+                                                  "c",  "c", "d", "d", NULL};
     size_t n = (size_t)READ_RUNS_PER_GROUP * RUN_EVENTS;
     struct append_item *items = mem_alloc(n * sizeof(*items));
     struct append_result *results = mem_alloc(n * sizeof(*results));
-    char (*ids)[UUID_TEXT_LEN] = mem_alloc(READ_RUNS_PER_GROUP * sizeof(*ids));
+    char(*ids)[UUID_TEXT_LEN] = mem_alloc(READ_RUNS_PER_GROUP * sizeof(*ids));
     struct arena arena;
     struct error err = {0};
     arena_init(&arena, 4096, (size_t)64 * 1024 * 1024);
     for (int64_t done = 0; done < runs; done += READ_RUNS_PER_GROUP) {
         for (size_t i = 0; i < n; i++) {
-            size_t run = i / RUN_EVENTS, at = i % RUN_EVENTS;
+            size_t run = i / RUN_EVENTS;
+            size_t at = i % RUN_EVENTS;
             if (at == 0) {
                 uuid_format(uuid_v4(), ids[run]);
                 memcpy(&seeds[(done + (int64_t)run) * 5], ids[run], UUID_TEXT_LEN);
             }
-            items[i] = (struct append_item){.event = {.type_name = str_c(types[at]), .run_id = str_n(ids[run], UUID_TEXT_LEN),
-                .tenant_id = STR("acme"), .project_id = STR("analytics"), .environment_id = STR("prod"), .plan_id = STR("orders"),
-                .plan_version = STR("7"), .engine_attempt = 1, .logical_attempt = 1, .event_id = uuid_v4(), .emitted_ns = 1771228800000000000,
-                .payload = STR("{\"rows\":1}")}};
+            items[i] = (struct append_item){.event = {.type_name = str_c(types[at]),
+                                                      .run_id = str_n(ids[run], UUID_TEXT_LEN),
+                                                      .tenant_id = STR("acme"),
+                                                      .project_id = STR("analytics"),
+                                                      .environment_id = STR("prod"),
+                                                      .plan_id = STR("orders"),
+                                                      .plan_version = STR("7"),
+                                                      .engine_attempt = 1,
+                                                      .logical_attempt = 1,
+                                                      .event_id = uuid_v4(),
+                                                      .emitted_ns = 1771228800000000000,
+                                                      .payload = STR("{\"rows\":1}")}};
             struct event *e = &items[i].event;
             if (steps[at]) e->subject = str_c(steps[at]);
             e->type = event_type_of(e->type_name);
             event_key_derive(e, e->key);
         }
-        struct append_request req = {.items = items, .count = n, .results = results, .arena = &arena};
+        struct append_request req = {
+            .items = items, .count = n, .results = results, .arena = &arena};
         struct append_request *reqs[] = {&req};
         check(ledger_append(l, reqs, 1, &err), "append", &err);
         if (results[n - 1].code != ST_OK) die("refused", results[n - 1].err);
@@ -206,12 +236,14 @@ static void fill_runs(struct ledger *l, int64_t runs, uint64_t *seeds) {
 }
 
 static int by_double(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
+    double x = *(const double *)a;
+    double y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
 void bench_read_run(const struct bench_options *o) {
-    int64_t runs = (o->events + READ_RUNS_PER_GROUP - 1) / READ_RUNS_PER_GROUP * READ_RUNS_PER_GROUP;
+    int64_t runs =
+        (o->events + READ_RUNS_PER_GROUP - 1) / READ_RUNS_PER_GROUP * READ_RUNS_PER_GROUP;
     struct error err = {0};
     struct ledger *l = NULL;
     struct arena arena;
@@ -229,7 +261,11 @@ void bench_read_run(const struct bench_options *o) {
     for (int pass = 0; pass < 2; pass++) { /* the first one warms the caches */
         for (int i = 0; i < READS; i++) {
             struct event_page page;
-            str id = str_n((const char *)&ids[(random_next(&seed) % (uint64_t)(runs < 20000 || pass == 0 ? runs : 20000)) * 5], UUID_TEXT_LEN);
+            str id =
+                str_n((const char *)&ids[(random_next(&seed) %
+                                          (uint64_t)(runs < 20000 || pass == 0 ? runs : 20000)) *
+                                         5],
+                      UUID_TEXT_LEN);
             arena_reset(&arena);
             double start = now_seconds();
             check(ledger_read_run(l, id, 0, 100, &arena, &page, &err), "read", &err);
@@ -243,7 +279,8 @@ void bench_read_run(const struct bench_options *o) {
     snprintf(name, sizeof(name), "%s-p50", db);
     figure("read-run", name, times[READS / 2], "seconds", 0.001, times[READS / 2] / 0.001);
     snprintf(name, sizeof(name), "%s-p99", db);
-    figure("read-run", name, times[READS * 99 / 100], "seconds", 0.001, times[READS * 99 / 100] / 0.001);
+    figure("read-run", name, times[READS * 99 / 100], "seconds", 0.001,
+           times[READS * 99 / 100] / 0.001);
     ledger_close(l);
 }
 
@@ -253,7 +290,8 @@ void bench_start(const struct bench_options *o) {
     double times[STARTS];
     char verb[] = "version";
     char *const argv[] = {(char *)cairn_path(), verb, NULL};
-    for (int i = 0; i < STARTS; i++) times[i] = run_command(argv, NULL);
+    for (int i = 0; i < STARTS; i++)
+        times[i] = run_command(argv, NULL);
     qsort(times, STARTS, sizeof(*times), by_double);
     figure("start", "version-p50", times[STARTS / 2], "seconds", 0.010, times[STARTS / 2] / 0.010);
 }

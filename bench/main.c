@@ -8,21 +8,31 @@
 #include "base/time.h"
 
 const struct bench benches[] = {
-    {"append-group", "groups of 256 through the ledger thread, against bare inserts (SQLite) or COPY (PostgreSQL)", bench_append_group},
-    {"append-concurrent", "64 producers, one event each, against the fdatasync rate", bench_append_concurrent},
-    {"append-single", "one producer, one event at a time, against raw one-row commits", bench_append_single},
-    {"import", "cairn ledger append of NDJSON, then verify and rebuild against a plain scan with one SHA-256 a row", bench_import},
+    {"append-group",
+     "groups of 256 through the ledger thread, against bare inserts (SQLite) or COPY (PostgreSQL)",
+     bench_append_group},
+    {"append-concurrent", "64 producers, one event each, against the fdatasync rate",
+     bench_append_concurrent},
+    {"append-single", "one producer, one event at a time, against raw one-row commits",
+     bench_append_single},
+    {"import",
+     "cairn ledger append of NDJSON, then verify and rebuild against a plain scan with one SHA-256 "
+     "a row",
+     bench_import},
     {"read-run", "a run of ten events by id", bench_read_run},
     {"start", "cairn version", bench_start},
 };
 const size_t bench_count = COUNT_OF(benches);
 
 static void put_number(double v) {
-    if (isnan(v)) printf("null");
-    else printf("%.6g", v);
+    if (isnan(v))
+        printf("null");
+    else
+        printf("%.6g", v);
 }
 
-void figure(const char *bench, const char *name, double value, const char *unit, double limit, double ratio) {
+void figure(const char *bench, const char *name, double value, const char *unit, double limit,
+            double ratio) {
     printf("{\"bench\":\"%s\",\"case\":\"%s\",\"value\":", bench, name);
     put_number(value);
     printf(",\"unit\":\"%s\",\"limit\":", unit);
@@ -33,7 +43,9 @@ void figure(const char *bench, const char *name, double value, const char *unit,
     fflush(stdout);
 }
 
-void note(const char *bench, const char *name, double value, const char *unit) { figure(bench, name, value, unit, NAN, NAN); }
+void note(const char *bench, const char *name, double value, const char *unit) {
+    figure(bench, name, value, unit, NAN, NAN);
+}
 
 void die(const char *what, const struct error *err) {
     fprintf(stderr, "cairn-bench: %s: %s\n", what, err ? err->msg : "");
@@ -47,7 +59,8 @@ void check(status st, const char *what, const struct error *err) {
 double now_seconds(void) { return (double)clock_mono_ns() / 1e9; }
 
 static int usage(void) {
-    fprintf(stderr, "usage: cairn-bench list | NAME [--seconds S] [--db postgresql://...] [--events N]\n");
+    fprintf(stderr,
+            "usage: cairn-bench list | NAME [--seconds S] [--db postgresql://...] [--events N]\n");
     return 2;
 }
 
@@ -58,13 +71,18 @@ int main(int argc, char **argv) {
     for (int i = 2; i + 1 < argc; i += 2) {
         str name = str_c(argv[i]);
         int64_t n = 0;
-        if (str_eq(name, STR("--db"))) o.db = str_c(argv[i + 1]);
-        else if (str_eq(name, STR("--seconds")) && str_to_int(str_c(argv[i + 1]), &n) && n > 0) o.seconds = (double)n;
-        else if (str_eq(name, STR("--events")) && str_to_int(str_c(argv[i + 1]), &n) && n > 0) o.events = n;
-        else return usage();
+        if (str_eq(name, STR("--db")))
+            o.db = str_c(argv[i + 1]);
+        else if (str_eq(name, STR("--seconds")) && str_to_int(str_c(argv[i + 1]), &n) && n > 0)
+            o.seconds = (double)n;
+        else if (str_eq(name, STR("--events")) && str_to_int(str_c(argv[i + 1]), &n) && n > 0)
+            o.events = n;
+        else
+            return usage();
     }
     if (argc % 2 != 0) return usage();
-    char dir[] = "cairn-bench-XXXXXX"; /* in the current folder: the disk that is meant, not a RAM disk */
+    char dir[] =
+        "cairn-bench-XXXXXX"; /* in the current folder: the disk that is meant, not a RAM disk */
     for (size_t i = 0; i < bench_count; i++) {
         if (str_eq(str_c(argv[1]), STR("list"))) {
             printf("%-18s %s\n", benches[i].name, benches[i].what);

@@ -53,6 +53,7 @@ struct import {
     struct line_reader *reader;
     struct arena parsed; /* JSON values of one line */
     struct writer *writer;
+    struct writer_stream stream; /* once a commit failed, what was sent behind it is not stored */
     struct queue *done;
     int wake; /* eventfd */
     struct lot lots[LOTS];
@@ -70,7 +71,7 @@ static void lot_reset(struct lot *lot) {
     size_t n = lot->import->group;
     lot->lines = ARENA_ARRAY(&lot->arena, struct line, n);
     lot->line_count = 0;
-    lot->call = (struct writer_call){.context = lot};
+    lot->call = (struct writer_call){.context = lot, .stream = &lot->import->stream};
     lot->call.request =
         (struct append_request){.items = ARENA_ARRAY(&lot->arena, struct append_item, n),
                                 .results = ARENA_ARRAY(&lot->arena, struct append_result, n),

@@ -6,8 +6,7 @@
 const struct command commands[] = {
     {"ledger", "append", "[FILE|-]", 0, 1, USES_LEDGER | STREAMS | WORD_IS_PATH,
      B(VALIDATION) | B(ACCEPT_V1_UNTIL) | B(ACTOR) | B(GROUP) | B(WAIT) | B(QUIET), 0,
-     cmd_ledger_append,
-     "append events, one RunEventWrite object a line",
+     cmd_ledger_append, "append events, one RunEventWrite object a line",
      "Reads a file or standard input and prints one result for each event, in order and only after "
      "it is durable:\n"
      "  {\"eventId\":...,\"runSeq\":...,\"persistedAt\":...,\"duplicate\":false}   or\n"

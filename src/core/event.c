@@ -4,14 +4,20 @@
 #include "base/limits.h"
 #include "base/time.h"
 
-/* ---- fields of the envelope: one table drives parsing, and the member order of the contract ---- */
+/* fields of the envelope: one table drives parsing, and the member order of the contract */
 
+/* clang-format off */
 enum field {
     F_EVENT_ID, F_EVENT_TYPE, F_EMITTED_AT, F_RUN_ID, F_TENANT_ID, F_PROJECT_ID, F_ENVIRONMENT_ID,
     F_PLAN_ID, F_PLAN_VERSION, F_ENGINE_ATTEMPT, F_LOGICAL_ATTEMPT, F_KEY, F_STEP_ID, F_PAYLOAD,
     F_COUNT
 };
-static const struct { str name; const char *where; bool optional; } fields[F_COUNT] = {
+/* clang-format on */
+static const struct {
+    str name;
+    const char *where;
+    bool optional;
+} fields[F_COUNT] = {
     [F_EVENT_ID] = {STR_LIT("eventId"), "/eventId", false},
     [F_EVENT_TYPE] = {STR_LIT("eventType"), "/eventType", false},
     [F_EMITTED_AT] = {STR_LIT("emittedAt"), "/emittedAt", false},
@@ -37,8 +43,8 @@ static int field_of(str name) {
 
 /* Fields that only the Append Authority may set, or that the contract reserves. */
 static bool field_is_reserved(str name) {
-    static const str reserved[] = {STR_LIT("runSeq"), STR_LIT("persistedAt"),
-                                   STR_LIT("occurredAt"), STR_LIT("sequenceNumber")};
+    static const str reserved[] = {STR_LIT("runSeq"), STR_LIT("persistedAt"), STR_LIT("occurredAt"),
+                                   STR_LIT("sequenceNumber")};
     for (size_t i = 0; i < COUNT_OF(reserved); i++) {
         if (str_eq(reserved[i], name)) return true;
     }
@@ -59,9 +65,12 @@ static void pointer_to(str name, char *out, size_t size) {
     buf_init_fixed(&b, out, size - 1);
     buf_put_char(&b, '/');
     for (size_t i = 0; i < name.len; i++) {
-        if (name.ptr[i] == '~') buf_put_c(&b, "~0");
-        else if (name.ptr[i] == '/') buf_put_c(&b, "~1");
-        else buf_put_char(&b, name.ptr[i]);
+        if (name.ptr[i] == '~')
+            buf_put_c(&b, "~0");
+        else if (name.ptr[i] == '/')
+            buf_put_c(&b, "~1");
+        else
+            buf_put_char(&b, name.ptr[i]);
     }
     out[cut(buf_str(&b), size).len] = 0;
 }
@@ -70,8 +79,8 @@ static void pointer_to(str name, char *out, size_t size) {
 
 static status collect_fields(yyjson_val *root, yyjson_val *vals[F_COUNT], struct error *err) {
     if (!yyjson_is_obj(root)) {
-        return error_at(err, ST_INVALID, "EVENT_NOT_OBJECT", "", "event: expected a JSON object, found %s",
-                        yyjson_get_type_desc(root));
+        return error_at(err, ST_INVALID, "EVENT_NOT_OBJECT", "",
+                        "event: expected a JSON object, found %s", yyjson_get_type_desc(root));
     }
     yyjson_obj_iter it = yyjson_obj_iter_with(root);
     for (yyjson_val *key = yyjson_obj_iter_next(&it); key; key = yyjson_obj_iter_next(&it)) {
@@ -85,15 +94,17 @@ static status collect_fields(yyjson_val *root, yyjson_val *vals[F_COUNT], struct
         pointer_to(name, where, sizeof(where));
         if (field_is_reserved(name)) {
             return error_at(err, ST_INVALID, "FIELD_RESERVED", where,
-                            "event: \"%.*s\" is assigned by the ledger and may not be written", STR_ARG(name));
+                            "event: \"%.*s\" is assigned by the ledger and may not be written",
+                            STR_ARG(name));
         }
         str shown = cut(name, 64);
-        return error_at(err, ST_INVALID, "FIELD_UNKNOWN", where, "event: unknown field \"%.*s\"", STR_ARG(shown));
+        return error_at(err, ST_INVALID, "FIELD_UNKNOWN", where, "event: unknown field \"%.*s\"",
+                        STR_ARG(shown));
     }
     for (int i = 0; i < F_COUNT; i++) {
         if (vals[i] || fields[i].optional) continue;
-        return error_at(err, ST_INVALID, "FIELD_MISSING", fields[i].where, "event: missing field \"%.*s\"",
-                        STR_ARG(fields[i].name));
+        return error_at(err, ST_INVALID, "FIELD_MISSING", fields[i].where,
+                        "event: missing field \"%.*s\"", STR_ARG(fields[i].name));
     }
     return ST_OK;
 }
@@ -115,7 +126,8 @@ static status take_int(yyjson_val *val, enum field f, int64_t *out, struct error
     }
     if (!json_int(val, out)) {
         return error_at(err, ST_INVALID, "NUMBER_NOT_INTEGER", fields[f].where,
-                        "event: \"%.*s\" must be a whole number of at most 64 bits", STR_ARG(fields[f].name));
+                        "event: \"%.*s\" must be a whole number of at most 64 bits",
+                        STR_ARG(fields[f].name));
     }
     return ST_OK;
 }
@@ -137,8 +149,9 @@ static status take_id_and_time(yyjson_val *vals[F_COUNT], struct event *e, struc
     st = take_str(vals[F_EMITTED_AT], F_EMITTED_AT, &text, err);
     if (st != ST_OK) return st;
     if (!time_parse_utc(text, &e->emitted_ns, &e->emitted_digits)) {
-        return error_at(err, ST_INVALID, "TIME_NOT_RFC3339_UTC", "/emittedAt",
-                        "event: \"emittedAt\" must be RFC 3339 in UTC, such as 2026-02-16T08:00:00Z");
+        return error_at(
+            err, ST_INVALID, "TIME_NOT_RFC3339_UTC", "/emittedAt",
+            "event: \"emittedAt\" must be RFC 3339 in UTC, such as 2026-02-16T08:00:00Z");
     }
     st = take_str(vals[F_KEY], F_KEY, &text, err);
     if (st != ST_OK) return st;
@@ -149,7 +162,8 @@ static status take_payload(yyjson_val *val, struct arena *arena, str *out, struc
     if (!val) return ST_OK;
     if (!yyjson_is_obj(val)) {
         return error_at(err, ST_INVALID, "PAYLOAD_NOT_OBJECT", "/payload",
-                        "event: \"payload\" must be an object, found %s", yyjson_get_type_desc(val));
+                        "event: \"payload\" must be an object, found %s",
+                        yyjson_get_type_desc(val));
     }
     *out = json_text(val, arena);
     if (!out->ptr) return error_set(err, ST_RETRY, "event: out of memory for the payload");
@@ -166,17 +180,21 @@ status event_parse(str json, struct arena *arena, struct event *out, struct erro
     if (st != ST_OK) return st;
 
     struct event e = {0};
-    const struct { enum field f; str *to; } texts[] = {
-        {F_EVENT_TYPE, &e.type_name}, {F_RUN_ID, &e.run_id},   {F_TENANT_ID, &e.tenant_id},
-        {F_PROJECT_ID, &e.project_id}, {F_ENVIRONMENT_ID, &e.environment_id},
-        {F_PLAN_ID, &e.plan_id},       {F_PLAN_VERSION, &e.plan_version}, {F_STEP_ID, &e.subject}};
+    const struct {
+        enum field f;
+        str *to;
+    } texts[] = {{F_EVENT_TYPE, &e.type_name},          {F_RUN_ID, &e.run_id},
+                 {F_TENANT_ID, &e.tenant_id},           {F_PROJECT_ID, &e.project_id},
+                 {F_ENVIRONMENT_ID, &e.environment_id}, {F_PLAN_ID, &e.plan_id},
+                 {F_PLAN_VERSION, &e.plan_version},     {F_STEP_ID, &e.subject}};
     for (size_t i = 0; i < COUNT_OF(texts); i++) {
         if (!vals[texts[i].f]) continue; /* only stepId can be absent here */
         st = take_str(vals[texts[i].f], texts[i].f, texts[i].to, err);
         if (st != ST_OK) return st;
     }
     st = take_int(vals[F_ENGINE_ATTEMPT], F_ENGINE_ATTEMPT, &e.engine_attempt, err);
-    if (st == ST_OK) st = take_int(vals[F_LOGICAL_ATTEMPT], F_LOGICAL_ATTEMPT, &e.logical_attempt, err);
+    if (st == ST_OK)
+        st = take_int(vals[F_LOGICAL_ATTEMPT], F_LOGICAL_ATTEMPT, &e.logical_attempt, err);
     if (st == ST_OK) st = take_id_and_time(vals, &e, err);
     if (st == ST_OK) st = take_payload(vals[F_PAYLOAD], arena, &e.payload, err);
     if (st == ST_OK) st = event_validate(&e, err);
@@ -186,7 +204,8 @@ status event_parse(str json, struct arena *arena, struct event *out, struct erro
 
 /* ---- validation ---- */
 
-static status check_text(str value, enum field f, size_t bytes_max, bool delimiter_ok, struct error *err) {
+static status check_text(str value, enum field f, size_t bytes_max, bool delimiter_ok,
+                         struct error *err) {
     const char *where = fields[f].where;
     str name = fields[f].name;
     if (value.len == 0) {
@@ -195,37 +214,43 @@ static status check_text(str value, enum field f, size_t bytes_max, bool delimit
     }
     if (value.len > bytes_max) {
         return error_at(err, ST_INVALID, "FIELD_TOO_LONG", where,
-                        "event: \"%.*s\" has %zu bytes, at most %zu are allowed", STR_ARG(name), value.len,
-                        bytes_max);
+                        "event: \"%.*s\" has %zu bytes, at most %zu are allowed", STR_ARG(name),
+                        value.len, bytes_max);
     }
     size_t bad = 0;
     if (!str_utf8(value, &bad)) {
-        return error_at(err, ST_INVALID, "JSON_UTF8", where, "event: \"%.*s\" is not valid UTF-8 at byte %zu",
-                        STR_ARG(name), bad);
+        return error_at(err, ST_INVALID, "JSON_UTF8", where,
+                        "event: \"%.*s\" is not valid UTF-8 at byte %zu", STR_ARG(name), bad);
     }
     if (str_has(value, 0)) {
-        return error_at(err, ST_INVALID, "JSON_NUL", where, "event: \"%.*s\" must not contain U+0000",
-                        STR_ARG(name));
+        return error_at(err, ST_INVALID, "JSON_NUL", where,
+                        "event: \"%.*s\" must not contain U+0000", STR_ARG(name));
     }
     if (!delimiter_ok && str_has(value, '|')) {
-        return error_at(err, ST_INVALID, "DELIMITER_IN_FIELD", where,
-                        "event: \"%.*s\" must not contain '|', the delimiter of the idempotency key",
-                        STR_ARG(name));
+        return error_at(
+            err, ST_INVALID, "DELIMITER_IN_FIELD", where,
+            "event: \"%.*s\" must not contain '|', the delimiter of the idempotency key",
+            STR_ARG(name));
     }
     return ST_OK;
 }
 
 static status check_texts(const struct event *e, struct error *err) {
-    const struct { enum field f; str value; size_t bytes_max; bool delimiter_ok; } texts[] = {
-        {F_EVENT_TYPE, e->type_name, EVENT_TYPE_BYTES_MAX, false},
-        {F_RUN_ID, e->run_id, ID_BYTES_MAX, false},
-        {F_TENANT_ID, e->tenant_id, ID_BYTES_MAX, true},
-        {F_PROJECT_ID, e->project_id, ID_BYTES_MAX, true},
-        {F_ENVIRONMENT_ID, e->environment_id, ID_BYTES_MAX, true},
-        {F_PLAN_ID, e->plan_id, ID_BYTES_MAX, false},
-        {F_PLAN_VERSION, e->plan_version, ID_BYTES_MAX, false}};
+    const struct {
+        str value;
+        size_t bytes_max;
+        enum field f;
+        bool delimiter_ok;
+    } texts[] = {{e->type_name, EVENT_TYPE_BYTES_MAX, F_EVENT_TYPE, false},
+                 {e->run_id, ID_BYTES_MAX, F_RUN_ID, false},
+                 {e->tenant_id, ID_BYTES_MAX, F_TENANT_ID, true},
+                 {e->project_id, ID_BYTES_MAX, F_PROJECT_ID, true},
+                 {e->environment_id, ID_BYTES_MAX, F_ENVIRONMENT_ID, true},
+                 {e->plan_id, ID_BYTES_MAX, F_PLAN_ID, false},
+                 {e->plan_version, ID_BYTES_MAX, F_PLAN_VERSION, false}};
     for (size_t i = 0; i < COUNT_OF(texts); i++) {
-        status st = check_text(texts[i].value, texts[i].f, texts[i].bytes_max, texts[i].delimiter_ok, err);
+        status st =
+            check_text(texts[i].value, texts[i].f, texts[i].bytes_max, texts[i].delimiter_ok, err);
         if (st != ST_OK) return st;
     }
     /* Unknown names must survive the trip through SCREAMING_SNAKE within CANON's width. */
@@ -235,7 +260,8 @@ static status check_texts(const struct event *e, struct error *err) {
     }
     if (snake_len > EVENT_TYPE_SNAKE_MAX) {
         return error_at(err, ST_INVALID, "FIELD_TOO_LONG", "/eventType",
-                        "event: \"eventType\" has %zu characters in its SCREAMING_SNAKE form, at most %d are allowed",
+                        "event: \"eventType\" has %zu characters in its SCREAMING_SNAKE form, at "
+                        "most %d are allowed",
                         snake_len, EVENT_TYPE_SNAKE_MAX);
     }
     return ST_OK;
@@ -244,11 +270,13 @@ static status check_texts(const struct event *e, struct error *err) {
 static status check_attempts(const struct event *e, struct error *err) {
     if (e->engine_attempt < 1) {
         return error_at(err, ST_INVALID, "ATTEMPT_OUT_OF_RANGE", "/engineAttemptId",
-                        "event: \"engineAttemptId\" counts from 1, found %lld", (long long)e->engine_attempt);
+                        "event: \"engineAttemptId\" counts from 1, found %lld",
+                        (long long)e->engine_attempt);
     }
     if (e->logical_attempt < 1) {
         return error_at(err, ST_INVALID, "ATTEMPT_OUT_OF_RANGE", "/logicalAttemptId",
-                        "event: \"logicalAttemptId\" counts from 1, found %lld", (long long)e->logical_attempt);
+                        "event: \"logicalAttemptId\" counts from 1, found %lld",
+                        (long long)e->logical_attempt);
     }
     return ST_OK;
 }
@@ -258,11 +286,13 @@ static status check_step(const struct event *e, struct error *err) {
         bool wants = event_type_info(e->type)->family == FAMILY_STEP;
         if (wants && !e->subject.ptr) {
             return error_at(err, ST_INVALID, "STEP_ID_REQUIRED", "/stepId",
-                            "event: %.*s is step-level and needs \"stepId\"", STR_ARG(e->type_name));
+                            "event: %.*s is step-level and needs \"stepId\"",
+                            STR_ARG(e->type_name));
         }
         if (!wants && e->subject.ptr) {
             return error_at(err, ST_INVALID, "STEP_ID_FORBIDDEN", "/stepId",
-                            "event: %.*s is run-level and must not have \"stepId\"", STR_ARG(e->type_name));
+                            "event: %.*s is run-level and must not have \"stepId\"",
+                            STR_ARG(e->type_name));
         }
     }
     if (!e->subject.ptr) return ST_OK;
@@ -270,7 +300,8 @@ static status check_step(const struct event *e, struct error *err) {
     if (st != ST_OK) return st;
     if (e->type == EVENT_UNKNOWN && str_eq(e->subject, STR("RUN"))) {
         return error_at(err, ST_INVALID, "STEP_ID_RESERVED", "/stepId",
-                        "event: an unknown type must not use the step id \"RUN\": its key would be that of a run-level event");
+                        "event: an unknown type must not use the step id \"RUN\": its key would be "
+                        "that of a run-level event");
     }
     return ST_OK;
 }
@@ -281,9 +312,10 @@ static status check_key(const struct event *e, struct error *err) {
     if (memcmp(want, e->key, SHA256_LEN) == 0) return ST_OK;
     char hex[SHA256_HEX_LEN];
     hex_encode(want, SHA256_LEN, hex);
-    return error_at(err, ST_INVALID, "KEY_MISMATCH", "/idempotencyKey",
-                    "event: \"idempotencyKey\" is not the one derived from this event, which is %.*s",
-                    SHA256_HEX_LEN, hex);
+    return error_at(
+        err, ST_INVALID, "KEY_MISMATCH", "/idempotencyKey",
+        "event: \"idempotencyKey\" is not the one derived from this event, which is %.*s",
+        SHA256_HEX_LEN, hex);
 }
 
 status event_validate(struct event *e, struct error *err) {
@@ -394,7 +426,8 @@ static void put_write_members(const struct event *e, struct buf *out) {
     hex_encode(e->key, SHA256_LEN, text);
     put_str(out, "idempotencyKey", str_n(text, SHA256_HEX_LEN));
     enum event_family family = event_family_of(e);
-    if (e->subject.ptr && (family == FAMILY_STEP || family == FAMILY_TOOL)) put_str(out, "stepId", e->subject);
+    if (e->subject.ptr && (family == FAMILY_STEP || family == FAMILY_TOOL))
+        put_str(out, "stepId", e->subject);
     if (e->payload.ptr) {
         buf_put_c(out, ",\"payload\":");
         buf_put(out, e->payload);
@@ -428,7 +461,8 @@ void event_feed_json(const struct event_record *rec, struct buf *out) {
     put_record_members(rec, out);
     put_int(out, "sequenceNumber", rec->seq);
     /* CANON has no TOOL aggregate: a tool call belongs to its step. */
-    put_str(out, "aggregateType", str_c(event_family_name(family == FAMILY_TOOL ? FAMILY_STEP : family)));
+    put_str(out, "aggregateType",
+            str_c(event_family_name(family == FAMILY_TOOL ? FAMILY_STEP : family)));
     put_str(out, "aggregateId", e->subject.ptr ? e->subject : e->run_id);
     put_uuid(out, "correlationId", rec->correlation_id);
     if (rec->cause_seq > 0) put_uuid(out, "causationId", rec->cause_id);
@@ -445,7 +479,7 @@ uuid event_uuid_of(uuid space, str id) {
 
 uuid event_tenant_uuid(str tenant_id) {
     /* The namespace of Cairn's tenants; chosen once, at random. */
-    static const uuid space = {{0x5c, 0x1d, 0x2c, 0x0e, 0x8a, 0x64, 0x4b, 0x1f, 0x9d, 0x37, 0x62, 0xf0, 0x11,
-                                0xc4, 0x7e, 0xa9}};
+    static const uuid space = {{0x5c, 0x1d, 0x2c, 0x0e, 0x8a, 0x64, 0x4b, 0x1f, 0x9d, 0x37, 0x62,
+                                0xf0, 0x11, 0xc4, 0x7e, 0xa9}};
     return event_uuid_of(space, tenant_id);
 }

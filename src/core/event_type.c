@@ -55,23 +55,30 @@ bool event_type_is_fact(enum event_type type) {
 
 const char *event_family_name(enum event_family family) {
     switch (family) {
-    case FAMILY_RUN: return "RUN";
-    case FAMILY_STEP: return "STEP";
-    case FAMILY_SIGNAL: return "SIGNAL";
-    case FAMILY_EFFECT: return "EFFECT";
-    case FAMILY_TOOL: return "TOOL";
+    case FAMILY_RUN:
+        return "RUN";
+    case FAMILY_STEP:
+        return "STEP";
+    case FAMILY_SIGNAL:
+        return "SIGNAL";
+    case FAMILY_EFFECT:
+        return "EFFECT";
+    case FAMILY_TOOL:
+        return "TOOL";
     }
     return "RUN";
 }
 
 static bool is_upper(char c) { return c >= 'A' && c <= 'Z'; }
 static bool is_lower(char c) { return c >= 'a' && c <= 'z'; }
+static char to_upper(char c) { return (char)(is_lower(c) ? c - 'a' + 'A' : c); }
+static char to_lower(char c) { return (char)(is_upper(c) ? c - 'A' + 'a' : c); }
 
 void event_type_to_snake(str name, struct buf *out) {
     for (size_t i = 0; i < name.len; i++) {
         char c = name.ptr[i];
         if (i > 0 && is_upper(c)) buf_put_char(out, '_');
-        buf_put_char(out, is_lower(c) ? (char)(c - 'a' + 'A') : c);
+        buf_put_char(out, to_upper(c));
     }
 }
 
@@ -85,8 +92,10 @@ bool event_type_from_snake(str snake, struct buf *out) {
             continue;
         }
         if (is_lower(c)) return false;
-        if (word_starts && i > 0 && !is_upper(c)) return false; /* an underscore comes from a capital */
-        buf_put_char(out, word_starts || !is_upper(c) ? c : (char)(c - 'A' + 'a'));
+        if (word_starts && i > 0 && !is_upper(c))
+            return false; /* an underscore comes from a capital */
+        if (!word_starts) c = to_lower(c);
+        buf_put_char(out, c);
         word_starts = false;
     }
     return !word_starts;
@@ -99,11 +108,12 @@ bool event_type_name_is_past(str snake) {
     if (!event_type_from_snake(snake, &name) || name.full) return false;
     if (event_type_of(buf_str(&name)) != EVENT_UNKNOWN) return true;
     size_t start = snake.len; /* of the last word */
-    while (start > 0 && snake.ptr[start - 1] != '_') start--;
+    while (start > 0 && snake.ptr[start - 1] != '_')
+        start--;
     str last = str_from(snake, start);
-    static const str irregular[] = {STR_LIT("SENT"), STR_LIT("BEGUN"), STR_LIT("LOST"),
-                                    STR_LIT("FOUND"), STR_LIT("SET"),  STR_LIT("PUT"),
-                                    STR_LIT("READ"), STR_LIT("WRITTEN"), STR_LIT("TAKEN")};
+    static const str irregular[] = {STR_LIT("SENT"),  STR_LIT("BEGUN"),   STR_LIT("LOST"),
+                                    STR_LIT("FOUND"), STR_LIT("SET"),     STR_LIT("PUT"),
+                                    STR_LIT("READ"),  STR_LIT("WRITTEN"), STR_LIT("TAKEN")};
     for (size_t i = 0; i < COUNT_OF(irregular); i++) {
         if (str_eq(last, irregular[i])) return true;
     }

@@ -1,8 +1,10 @@
-/* core/event_type.h: the catalogue of event types: one row each, and the numbers under which they are stored.
+/* core/event_type.h: the catalogue of event types: one row each, and the numbers under which they
+ * are stored.
  *
- * Eleven lifecycle types belong to the Run Events contract. The extension types are ours and documented in
- * docs/events.md. SIGNAL, EFFECT and TOOL facts belong to CANON only: they carry no runSeq and only the store writes
- * them. Any other name is unknown: accepted, opaque, never a change of state. */
+ * Eleven lifecycle types belong to the Run Events contract. The extension types are ours and
+ * documented in docs/events.md. SIGNAL, EFFECT and TOOL facts belong to CANON only: they carry no
+ * runSeq and only the store writes them. Any other name is unknown: accepted, opaque, never a
+ * change of state. */
 #pragma once
 
 #include "base/buf.h"
@@ -68,6 +70,6 @@ const char *event_family_name(enum event_family family); /* RUN STEP SIGNAL EFFE
 void event_type_to_snake(str name, struct buf *out);
 /* The inverse; false when the text is not of that form. */
 bool event_type_from_snake(str snake, struct buf *out);
-/* Whether a new type may get this name (SCREAMING_SNAKE): past tense, by its last word. The literals of
- * the catalogue pass whatever their form. */
+/* Whether a new type may get this name (SCREAMING_SNAKE): past tense, by its last word. The
+ * literals of the catalogue pass whatever their form. */
 bool event_type_name_is_past(str snake);

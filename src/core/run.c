@@ -5,6 +5,7 @@
 
 /* ---- the tables: a pair that is not named is forbidden (RUN_NEW and STEP_MENTIONED are 0) ---- */
 
+/* clang-format off */
 static const uint8_t run_next[RUN_STATUS_COUNT][EVENT_TYPE_COUNT] = {
     [RUN_NEW] = {[EVENT_RUN_QUEUED] = RUN_PENDING,
                  [EVENT_RUN_STARTED] = RUN_RUNNING},
@@ -42,6 +43,7 @@ static const char *const status_names[RUN_STATUS_COUNT] = {
 static const char *const state_names[STEP_STATE_COUNT] = {
     [STEP_MENTIONED] = "PENDING", [STEP_PENDING] = "PENDING", [STEP_RUNNING] = "RUNNING",
     [STEP_SUCCESS] = "SUCCESS", [STEP_FAILED] = "FAILED", [STEP_SKIPPED] = "SKIPPED"};
+/* clang-format on */
 
 const char *run_status_name(enum run_status value) {
     ASSERT(value < RUN_STATUS_COUNT);
@@ -62,7 +64,8 @@ static bool moves_step(enum event_type type) { return step_target[type] != STEP_
 
 /* ---- steps ---- */
 
-enum { STEP_HASH_SEED = 0 }; /* ids are bounded by STEPS_PER_RUN_MAX; a run can only slow down itself */
+/* Ids are bounded by STEPS_PER_RUN_MAX; a run can only slow down itself. */
+enum { STEP_HASH_SEED = 0 };
 
 static uint32_t slot_of(const struct run *run, str id) {
     uint32_t i = (uint32_t)str_hash(id, STEP_HASH_SEED) & (run->slot_cap - 1);
@@ -78,31 +81,36 @@ struct step *run_step(const struct run *run, str step_id) {
     return at == 0 ? NULL : &run->steps[at - 1];
 }
 
-/* Doubles both arrays. The old ones stay in the arena until the run is dropped: at most as much again. */
+/* Doubles both arrays. The old ones stay in the arena until the run is dropped: at most as much
+ * again. */
 static status steps_grow(struct run *run, struct arena *arena, struct error *err) {
     uint32_t cap = run->step_cap == 0 ? 4 : run->step_cap * 2;
     struct step *steps = arena_try(arena, cap * sizeof(*steps));
     uint32_t *slots = arena_try(arena, (size_t)cap * 2 * sizeof(*slots));
     if (!steps || !slots) return error_set(err, ST_RETRY, "run: out of memory for %u steps", cap);
-    if (run->step_count > 0) memcpy(steps, run->steps, run->step_count * sizeof(*steps));
+    if (run->steps) memcpy(steps, run->steps, run->step_count * sizeof(*steps));
     run->steps = steps;
     run->slots = slots;
     run->step_cap = cap;
     run->slot_cap = cap * 2;
-    for (uint32_t i = 0; i < run->step_count; i++) run->slots[slot_of(run, steps[i].id)] = i + 1;
+    for (uint32_t i = 0; i < run->step_count; i++)
+        run->slots[slot_of(run, steps[i].id)] = i + 1;
     return ST_OK;
 }
 
 status run_add_step(struct run *run, str id, struct arena *arena, struct error *err) {
     if (run->step_count >= STEPS_PER_RUN_MAX) {
-        return error_at(err, ST_LIMIT, "TOO_MANY_STEPS", "/stepId", "run: more than %d steps", STEPS_PER_RUN_MAX);
+        return error_at(err, ST_LIMIT, "TOO_MANY_STEPS", "/stepId", "run: more than %d steps",
+                        STEPS_PER_RUN_MAX);
     }
     if (run->step_count == run->step_cap) {
         status st = steps_grow(run, arena, err);
         if (st != ST_OK) return st;
     }
+    ASSERT(run->steps); /* there is room, so there is an array */
     struct step step = {0};
-    if (!arena_try_str(arena, id, &step.id)) return error_set(err, ST_RETRY, "run: out of memory for a step id");
+    if (!arena_try_str(arena, id, &step.id))
+        return error_set(err, ST_RETRY, "run: out of memory for a step id");
     uint32_t slot = slot_of(run, id);
     run->steps[run->step_count++] = step;
     run->slots[slot] = run->step_count;
@@ -111,7 +119,8 @@ status run_add_step(struct run *run, str id, struct arena *arena, struct error *
 
 /* ---- what is allowed ---- */
 
-/* The state in which an event of attempt `n` finds the step; STEP_STATE_COUNT if that attempt cannot be open. */
+/* The state in which an event of attempt `n` finds the step; STEP_STATE_COUNT if that attempt
+ * cannot be open. */
 static enum step_state step_before(const struct step *step, int64_t n) {
     if (!step || step->state == STEP_MENTIONED) return n == 1 ? STEP_PENDING : STEP_STATE_COUNT;
     if (n == step->attempt) return step->state;
@@ -119,7 +128,8 @@ static enum step_state step_before(const struct step *step, int64_t n) {
     return STEP_STATE_COUNT;
 }
 
-/* What to call the state of attempt `n` when it cannot be open: earlier attempts have FAILED, later ones are unborn. */
+/* What to call the state of attempt `n` when it cannot be open: earlier attempts have FAILED, later
+ * ones are unborn. */
 static const char *step_prior_name(const struct step *step, int64_t n) {
     if (!step || step->state == STEP_MENTIONED || n > step->attempt) return "PENDING";
     return n < step->attempt ? "FAILED" : step_state_name(step->state);
@@ -148,6 +158,7 @@ bool run_allows(const struct run *run, const struct event *event, struct transit
 /* ---- the reducer ---- */
 
 static void apply_to_step(struct run *run, struct step *step, const struct event_record *rec) {
+    ASSERT(step); /* touch_step() found or added it: the event is of FAMILY_STEP */
     const struct event *e = &rec->event;
     enum step_state before = step_before(step, e->logical_attempt);
     ASSERT(before < STEP_STATE_COUNT); /* the tables allowed it */
@@ -190,6 +201,7 @@ static status touch_step(struct run *run, const struct event_record *rec, struct
     if (!step) {
         status st = run_add_step(run, rec->event.subject, arena, err);
         if (st != ST_OK) return st;
+        ASSERT(run->steps); /* it holds the new one */
         step = &run->steps[run->step_count - 1];
         undo->step_added = true;
     }
@@ -199,10 +211,11 @@ static status touch_step(struct run *run, const struct event_record *rec, struct
     return ST_OK;
 }
 
-status run_apply(struct run *run, const struct event_record *rec, struct arena *arena, struct transition *bad,
-                 struct run_undo *undo, struct error *err) {
+status run_apply(struct run *run, const struct event_record *rec, struct arena *arena,
+                 struct transition *bad, struct run_undo *undo, struct error *err) {
     const struct event *e = &rec->event;
-    ASSERT(rec->seq > run->head.last_seq); /* a reader answers disorder with ST_CORRUPT before it gets here */
+    ASSERT(rec->seq >
+           run->head.last_seq); /* a reader answers disorder with ST_CORRUPT before it gets here */
     struct run_undo scratch;
     if (!undo) undo = &scratch;
     *undo = (struct run_undo){.head = run->head, .step_index = -1};
@@ -215,7 +228,10 @@ status run_apply(struct run *run, const struct event_record *rec, struct arena *
     struct run_head *head = &run->head;
     if (legal && moves_step(e->type)) apply_to_step(run, step, rec);
     if (legal && moves_run(e->type)) apply_to_run(head, rec);
-    if (legal && e->type == EVENT_STEP_CORRECTED && step->ended_seq != 0) step->result_seq = rec->seq;
+    if (legal && e->type == EVENT_STEP_CORRECTED) {
+        ASSERT(step);
+        if (step->ended_seq != 0) step->result_seq = rec->seq;
+    }
     if (step) step->last_seq = rec->seq;
     if (!legal) {
         head->inconsistent = true;
@@ -270,7 +286,8 @@ static void expected_states(const struct event *event, struct refusal *why) {
 
 bool run_guard(const struct run *run, const struct event *event, struct refusal *why) {
     struct transition bad;
-    *why = (struct refusal){.attempted_type = event->type_name, .step_level = moves_step(event->type)};
+    *why =
+        (struct refusal){.attempted_type = event->type_name, .step_level = moves_step(event->type)};
     if (!run_allows(run, event, &bad)) {
         expected_states(event, why);
         why->actual = bad.prior;

@@ -2,7 +2,11 @@
 #include "base/json.h"
 #include "core/run.h"
 
-struct member { const char *name; size_t offset; };
+struct member {
+    const char *name;
+    size_t offset;
+};
+/* clang-format off */
 #define HEAD(name, field) {name, offsetof(struct run_head, field)}
 #define STEP(name, field) {name, offsetof(struct step, field)}
 
@@ -15,8 +19,10 @@ static const struct member head_members[] = {
 static const struct member step_members[] = {
     STEP("logicalAttemptId", attempt), STEP("startedSeq", started_seq), STEP("endedSeq", ended_seq),
     STEP("resultSeq", result_seq), STEP("lastSeq", last_seq)};
+/* clang-format on */
 
-/* Every number counts something, from 0. One near the limit is damage, and the reducer could not count on from it. */
+/* Every number counts something, from 0. One near the limit is damage, and the reducer could not
+ * count on from it. */
 #define NUMBER_MAX (INT64_MAX / 2)
 
 static int64_t *at(void *base, size_t offset) { return (int64_t *)(void *)((char *)base + offset); }
@@ -34,7 +40,8 @@ static void put_members(const void *base, const struct member *members, size_t n
 
 void run_state_json(const struct run *run, struct buf *out) {
     buf_put_c(out, "{\"status\":");
-    buf_put_json_str(out, run->head.status == RUN_NEW ? STR("NEW") : str_c(run_status_name(run->head.status)));
+    buf_put_json_str(out, run->head.status == RUN_NEW ? STR("NEW")
+                                                      : str_c(run_status_name(run->head.status)));
     buf_put_c(out, run->head.inconsistent ? ",\"mark\":\"INCONSISTENT\"" : ",\"mark\":null");
     put_members(&run->head, head_members, COUNT_OF(head_members), out);
     buf_put_c(out, ",\"steps\":[");
@@ -44,7 +51,8 @@ void run_state_json(const struct run *run, struct buf *out) {
         buf_put_c(out, "{\"stepId\":");
         buf_put_json_str(out, step->id);
         buf_put_c(out, ",\"state\":");
-        buf_put_json_str(out, step->state == STEP_MENTIONED ? STR("NONE") : str_c(step_state_name(step->state)));
+        buf_put_json_str(out, step->state == STEP_MENTIONED ? STR("NONE")
+                                                            : str_c(step_state_name(step->state)));
         put_members(step, step_members, COUNT_OF(step_members), out);
         buf_put_char(out, '}');
     }
@@ -52,10 +60,12 @@ void run_state_json(const struct run *run, struct buf *out) {
 }
 
 static status damaged(struct error *err, const char *what) {
-    return error_at(err, ST_CORRUPT, "STATE_DAMAGED", what, "run state: \"%s\" is missing or malformed", what);
+    return error_at(err, ST_CORRUPT, "STATE_DAMAGED", what,
+                    "run state: \"%s\" is missing or malformed", what);
 }
 
-static bool take_members(yyjson_val *obj, void *base, const struct member *members, size_t n, const char **bad) {
+static bool take_members(yyjson_val *obj, void *base, const struct member *members, size_t n,
+                         const char **bad) {
     for (size_t i = 0; i < n; i++) {
         *bad = members[i].name;
         int64_t *value = at(base, members[i].offset);
@@ -82,7 +92,8 @@ static int state_of(str name) {
 }
 
 static status take_step(struct run *run, yyjson_val *obj, struct arena *arena, struct error *err) {
-    str id, state_name;
+    str id;
+    str state_name;
     if (!json_str(json_member(obj, "stepId"), &id)) return damaged(err, "stepId");
     if (!json_str(json_member(obj, "state"), &state_name)) return damaged(err, "state");
     int state = state_of(state_name);
@@ -93,7 +104,8 @@ static status take_step(struct run *run, yyjson_val *obj, struct arena *arena, s
     struct step *step = &run->steps[run->step_count - 1];
     step->state = (enum step_state)state;
     const char *bad = "";
-    if (!take_members(obj, step, step_members, COUNT_OF(step_members), &bad)) return damaged(err, bad);
+    if (!take_members(obj, step, step_members, COUNT_OF(step_members), &bad))
+        return damaged(err, bad);
     return ST_OK;
 }
 
@@ -113,7 +125,8 @@ status run_state_parse(str json, struct arena *arena, struct run *out, struct er
     run.head.inconsistent = json_str(mark, &name) && str_eq(name, STR("INCONSISTENT"));
     if (!run.head.inconsistent && !yyjson_is_null(mark)) return damaged(err, "mark");
     const char *bad = "";
-    if (!take_members(root, &run.head, head_members, COUNT_OF(head_members), &bad)) return damaged(err, bad);
+    if (!take_members(root, &run.head, head_members, COUNT_OF(head_members), &bad))
+        return damaged(err, bad);
     yyjson_val *steps = json_member(root, "steps");
     if (!yyjson_is_arr(steps)) return damaged(err, "steps");
     yyjson_arr_iter it = yyjson_arr_iter_with(steps);

@@ -10,22 +10,30 @@ const struct libpq *const pq = &functions;
 static const char *missing; /* what could not be found; NULL: all is there */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
+static void *find(void *library, const char *name) {
+    void *address = dlsym(library, name);
+    if (!address) missing = name;
+    return address;
+}
+
 static void load(void) {
     void *library = dlopen("libpq.so.5", RTLD_NOW | RTLD_LOCAL);
     missing = library ? NULL : "libpq.so.5";
     if (!library) return;
     void *address;
+    /* (memcpy: ISO C converts no object pointer to a function.) */
 #define X(name)                                                                                    \
-    address = dlsym(library, #name);                                                               \
-    if (!address) missing = #name;                                                                 \
-    memcpy(&functions.name, &address, sizeof(address)); /* ISO C converts no object pointer to a function */
+    address = find(library, #name);                                                                \
+    memcpy(&functions.name, &address, sizeof(address));
     LIBPQ_FUNCTIONS(X)
 #undef X
 }
 
 status libpq_load(struct error *err) {
     pthread_once(&once, load);
-    if (missing) return error_at(err, ST_INVALID, "LIBPQ_MISSING", "", "PostgreSQL needs libpq 14 or newer: could not find %s", missing);
+    if (missing)
+        return error_at(err, ST_INVALID, "LIBPQ_MISSING", "",
+                        "PostgreSQL needs libpq 14 or newer: could not find %s", missing);
     return ST_OK;
 }
 

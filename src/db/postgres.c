@@ -212,7 +212,8 @@ static int send_all(struct pg_db *db, struct pg_query *query, const char *const 
                     const int *lengths, struct pg_sent what) {
     if (db->nsent == 0 && !pq->PQenterPipelineMode(db->conn)) return 0;
     if (db->begin_due) {
-        if (!pq->PQsendQueryParams(db->conn, pg_begin_sql(db), 0, NULL, NULL, NULL, NULL, PG_BINARY))
+        if (!pq->PQsendQueryParams(db->conn, pg_begin_sql(db), 0, NULL, NULL, NULL, NULL,
+                                   PG_BINARY))
             return 0;
         db->begin_due = false;
         note_sent(db, (struct pg_sent){.kind = PG_SENT_BEGIN});
@@ -228,7 +229,7 @@ static int send_all(struct pg_db *db, struct pg_query *query, const char *const 
                                               1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
                                               1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
     if (!pq->PQsendQueryPrepared(db->conn, query->name, query->nparams, values, lengths, binary,
-                             PG_BINARY))
+                                 PG_BINARY))
         return 0;
     what.query = query;
     note_sent(db, what);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <assert.h>
+
 #include "db/db_impl.h"
 #include "db/libpq.h"
 

@@ -158,7 +158,8 @@ static status configure(struct sqlite_db *db, enum db_mode mode, struct error *e
     struct buf b;
     buf_init_fixed(&b, sql, sizeof sql);
     /* With recursive_triggers INSERT OR REPLACE asks the DELETE triggers too. */
-    buf_put_c(&b, "PRAGMA foreign_keys=ON; PRAGMA recursive_triggers=ON; PRAGMA temp_store=MEMORY;");
+    buf_put_c(&b,
+              "PRAGMA foreign_keys=ON; PRAGMA recursive_triggers=ON; PRAGMA temp_store=MEMORY;");
     /* Before 3.41 the JSON functions, which our views need, were not marked as harmless. */
     if (sqlite3_libversion_number() >= 3041000) buf_put_c(&b, "PRAGMA trusted_schema=OFF;");
     if (mode == DB_WRITE)
@@ -193,8 +194,8 @@ static const char *split_url(char *url, char **path) {
 
 static const struct db_ops sqlite_ops;
 
-/* SQLite counts every allocation under one mutex unless told not to: some percent of each insert. Where the host program
- * uses SQLite already this is refused, and nothing changes. */
+/* SQLite counts every allocation under one mutex unless told not to: some percent of each insert.
+ * Where the host program uses SQLite already this is refused, and nothing changes. */
 static pthread_once_t setup_once = PTHREAD_ONCE_INIT;
 static void setup(void) { (void)sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0); }
 

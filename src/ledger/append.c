@@ -1,20 +1,25 @@
 /* ledger/append.c: one group of requests becomes one transaction.
  *
- * Order of checks for an event: its run's tenant, then duplicates, then identity and causes, then transitions (T17): what was
- * persisted once is answered as a duplicate even if it would be illegal now.
+ * Order of checks for an event: its run's tenant, then duplicates, then identity and causes, then
+ * transitions (T17): what was persisted once is answered as a duplicate even if it would be illegal
+ * now.
  *
- * State is kept in memory (cache.c) exactly as the database has it, so a group reads nothing for runs that are warm. Every
- * failure therefore drops all caches and rolls back; the next group starts from what is stored. On PostgreSQL other nodes may have
- * written: the tenant's row is locked first, and if it moved, that tenant's cached runs are dropped. */
+ * State is kept in memory (cache.c) exactly as the database has it, so a group reads nothing for
+ * runs that are warm. Every failure therefore drops all caches and rolls back; the next group
+ * starts from what is stored. On PostgreSQL other nodes may have written: the tenant's row is
+ * locked first, and if it moved, that tenant's cached runs are dropped. */
 #include "base/log.h"
 #include "base/time.h"
 #include "ledger/impl.h"
 
-enum { GROUP_TRIES_MAX = 5 }; /* two nodes may pick the same dictionary number; each loses at most once per row */
+enum {
+    GROUP_TRIES_MAX = 5
+}; /* two nodes may pick the same dictionary number; each loses at most once per row */
 
 /* ---- refusing ---- */
 
-static status refuse(struct append_request *req, struct append_result *res, const struct error *why) {
+static status refuse(struct append_request *req, struct append_result *res,
+                     const struct error *why) {
     res->code = why->code;
     res->err = arena_try(req->arena, sizeof(*why));
     if (!res->err) return ST_RETRY;
@@ -31,7 +36,11 @@ static struct group_row *pending_row(struct group *g, int64_t pos) {
     return NULL;
 }
 
-struct stored_ids { uuid event_id; uint8_t key[SHA256_LEN]; int64_t run_seq, persisted_us; };
+struct stored_ids {
+    uuid event_id;
+    uint8_t key[SHA256_LEN];
+    int64_t run_seq, persisted_us;
+};
 
 static status stored_ids(struct group *g, int64_t pos, struct stored_ids *out, struct error *err) {
     const struct group_row *p = pending_row(g, pos);
@@ -44,7 +53,9 @@ static status stored_ids(struct group *g, int64_t pos, struct stored_ids *out, s
     }
     struct db_stmt *q = NULL;
     bool row = false;
-    status st = db_prepare(g->l->db, "SELECT event_id, key, run_seq, persisted_us FROM ledger_event WHERE pos = $1", &q, err);
+    status st = db_prepare(
+        g->l->db, "SELECT event_id, key, run_seq, persisted_us FROM ledger_event WHERE pos = $1",
+        &q, err);
     if (st != ST_OK) return st;
     db_bind_int(q, 1, pos);
     st = db_step(q, &row, err);
@@ -54,16 +65,18 @@ static status stored_ids(struct group *g, int64_t pos, struct stored_ids *out, s
         out->run_seq = db_int(q, 2);
         out->persisted_us = db_int(q, 3);
     } else if (st == ST_OK) {
-        st = error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "", "event %lld of tenant number %lld is missing",
-                      (long long)pos_seq(pos), (long long)pos_tenant(pos));
+        st = error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "",
+                      "event %lld of tenant number %lld is missing", (long long)pos_seq(pos),
+                      (long long)pos_tenant(pos));
     }
     db_reset(q);
     return st;
 }
 
 /* Fills *res and *dup when the run holds the event's key already; refuses through *why. */
-static status check_duplicate(struct group *g, const struct run_entry *entry, const struct event *e, struct append_result *res,
-                              bool *dup, struct error *why, struct error *err) {
+static status check_duplicate(struct group *g, const struct run_entry *entry, const struct event *e,
+                              struct append_result *res, bool *dup, struct error *why,
+                              struct error *err) {
     const struct seen_item *hit = seen_key(&entry->seen, key_prefix(e->key));
     struct stored_ids ids;
     if (hit) {
@@ -71,8 +84,12 @@ static status check_duplicate(struct group *g, const struct run_entry *entry, co
         if (st != ST_OK) return st;
         *dup = memcmp(ids.key, e->key, SHA256_LEN) == 0;
         if (*dup) {
-            *res = (struct append_result){.code = ST_OK, .duplicate = true, .event_id = ids.event_id, .run_seq = ids.run_seq,
-                                          .seq = hit->seq, .persisted_us = ids.persisted_us};
+            *res = (struct append_result){.code = ST_OK,
+                                          .duplicate = true,
+                                          .event_id = ids.event_id,
+                                          .run_seq = ids.run_seq,
+                                          .seq = hit->seq,
+                                          .persisted_us = ids.persisted_us};
             return ST_OK;
         }
         error_at(why, ST_LIMIT, "KEY_PREFIX_COLLISION", "/idempotencyKey",
@@ -80,13 +97,15 @@ static status check_duplicate(struct group *g, const struct run_entry *entry, co
         return ST_OK;
     }
     if (seen_id(&entry->seen, id_prefix(e->event_id))) {
-        error_at(why, ST_CONFLICT, "EVENT_ID_REUSED", "/eventId", "another event of the run has this eventId");
+        error_at(why, ST_CONFLICT, "EVENT_ID_REUSED", "/eventId",
+                 "another event of the run has this eventId");
     }
     return ST_OK;
 }
 
 static status resolve_cause(struct group *g, const struct run_entry *entry, const struct tenant *t,
-                            const struct append_item *item, int64_t *cause_seq, struct error *why, struct error *err) {
+                            const struct append_item *item, int64_t *cause_seq, struct error *why,
+                            struct error *err) {
     static const struct run empty = {0};
     const struct run *run = entry ? &entry->run : &empty;
     if (!item->cause) {
@@ -106,10 +125,12 @@ static status resolve_cause(struct group *g, const struct run_entry *entry, cons
         }
     }
     int64_t pos = 0;
-    status st = t ? lots_find(g->l, t->tenant_no, *item->cause, &pos, err) : error_set(err, ST_NOT_FOUND, "no tenant");
+    status st = t ? lots_find(g->l, t->tenant_no, *item->cause, &pos, err)
+                  : error_set(err, ST_NOT_FOUND, "no tenant");
     if (st == ST_NOT_FOUND) {
         error_at(why, ST_INVALID, "CAUSE_NOT_FOUND", "/causationId",
-                 "the causing event is not in the tenant's ledger: a cause must be appended before its effect");
+                 "the causing event is not in the tenant's ledger: a cause must be appended before "
+                 "its effect");
         return ST_OK;
     }
     if (st == ST_OK) *cause_seq = pos_seq(pos);
@@ -122,15 +143,17 @@ static bool same_ref(const struct provider_ref *a, const struct provider_ref *b)
 }
 
 /* *ref is set when the event adds a reference that is not there yet. */
-static status check_provider(struct group *g, const struct run_entry *entry, const struct tenant *t, const struct event *e,
-                             struct provider_ref **ref, struct error *why, struct error *err) {
+static status check_provider(struct group *g, const struct run_entry *entry, const struct tenant *t,
+                             const struct event *e, struct provider_ref **ref, struct error *why,
+                             struct error *err) {
     struct ledger *l = g->l;
     if (e->type != EVENT_RUN_PROVIDER_LINKED) return ST_OK;
     struct provider_ref *r = arena_try(&l->scratch, sizeof(*r));
     if (!r) return ledger_no_memory(err);
     if (!provider_ref_parse(e->payload, &l->scratch, r)) {
         error_at(why, ST_INVALID, "PROVIDER_LINK_INVALID", "/payload",
-                 "RunProviderLinked needs the strings provider, workflowId and providerRunId in its payload");
+                 "RunProviderLinked needs the strings provider, workflowId and providerRunId in "
+                 "its payload");
         return ST_OK;
     }
     int64_t holder = 0;
@@ -141,8 +164,8 @@ static status check_provider(struct group *g, const struct run_entry *entry, con
     struct db_stmt *q = NULL;
     bool row = false;
     status st = db_prepare(l->db,
-                           "SELECT run_no FROM state_provider WHERE tenant_no = $1 AND provider = $2 AND workflow_id = $3"
-                           " AND provider_run_id = $4",
+                           "SELECT run_no FROM state_provider WHERE tenant_no = $1"
+                           " AND provider = $2 AND workflow_id = $3 AND provider_run_id = $4",
                            &q, err);
     if (st != ST_OK) return st;
     db_bind_int(q, 1, t ? t->tenant_no : 0);
@@ -153,17 +176,19 @@ static status check_provider(struct group *g, const struct run_entry *entry, con
     if (st == ST_OK && row) holder = db_int(q, 0);
     db_reset(q);
     if (st != ST_OK) return st;
-    if (holder == 0) *ref = r;
+    if (holder == 0)
+        *ref = r;
     else if (!entry || holder != entry->run_no) {
-        error_at(why, ST_CONFLICT, "PROVIDER_REF_TAKEN", "/payload", "that provider run belongs to another run");
+        error_at(why, ST_CONFLICT, "PROVIDER_REF_TAKEN", "/payload",
+                 "that provider run belongs to another run");
     }
     return ST_OK;
 }
 
 /* ---- accepting ---- */
 
-static status open_run(struct group *g, const struct append_item *item, struct tenant *t, int64_t context_no,
-                       struct run_entry **out, struct error *err) {
+static status open_run(struct group *g, const struct append_item *item, struct tenant *t,
+                       int64_t context_no, struct run_entry **out, struct error *err) {
     struct ledger *l = g->l;
     const struct event *e = &item->event;
     struct run_entry *entry = cache_add(&l->cache, e->run_id);
@@ -183,24 +208,37 @@ static status open_run(struct group *g, const struct append_item *item, struct t
 }
 
 /* Most events carry the plan that opened their run. */
-static status context_of(struct ledger *l, const struct run_entry *entry, const struct tenant *t, const struct event *e,
-                         int64_t *context_no, struct error *err) {
-    if (entry && str_eq(entry->plan_id, e->plan_id) && str_eq(entry->plan_version, e->plan_version)) {
+static status context_of(struct ledger *l, const struct run_entry *entry, const struct tenant *t,
+                         const struct event *e, int64_t *context_no, struct error *err) {
+    if (entry && str_eq(entry->plan_id, e->plan_id) &&
+        str_eq(entry->plan_version, e->plan_version)) {
         *context_no = entry->context_no;
         return ST_OK;
     }
     return dict_context(l, t->tenant_no, e, context_no, err);
 }
 
-static void fill_row(struct group_row *r, const struct append_item *item, const struct event_record *rec, int64_t run_no,
-                     int64_t type_no, int64_t context_no) {
+static void fill_row(struct group_row *r, const struct append_item *item,
+                     const struct event_record *rec, int64_t run_no, int64_t type_no,
+                     int64_t context_no) {
     const struct event *e = &item->event;
-    r->row = (struct event_row){
-        .pos = pos_of(r->tenant->tenant_no, rec->seq), .run_no = run_no, .run_seq = rec->run_seq, .type_no = type_no,
-        .context_no = context_no, .engine_attempt = e->engine_attempt, .logical_attempt = e->logical_attempt,
-        .emitted_ns = e->emitted_ns, .emitted_digits = e->emitted_digits, .persisted_us = rec->persisted_us,
-        .cause_seq = rec->cause_seq, .step_index = r->undo.step_index, .event_id = str_n(e->event_id.b, 16), .key = str_n(e->key, SHA256_LEN),
-        .subject = e->subject, .actor = item->actor, .payload = e->payload};
+    r->row = (struct event_row){.pos = pos_of(r->tenant->tenant_no, rec->seq),
+                                .run_no = run_no,
+                                .run_seq = rec->run_seq,
+                                .type_no = type_no,
+                                .context_no = context_no,
+                                .engine_attempt = e->engine_attempt,
+                                .logical_attempt = e->logical_attempt,
+                                .emitted_ns = e->emitted_ns,
+                                .emitted_digits = e->emitted_digits,
+                                .persisted_us = rec->persisted_us,
+                                .cause_seq = rec->cause_seq,
+                                .step_index = r->undo.step_index,
+                                .event_id = str_n(e->event_id.b, 16),
+                                .key = str_n(e->key, SHA256_LEN),
+                                .subject = e->subject,
+                                .actor = item->actor,
+                                .payload = e->payload};
 }
 
 static void seal_row(struct ledger *l, struct group_row *r, const struct append_item *item) {
@@ -209,8 +247,10 @@ static void seal_row(struct ledger *l, struct group_row *r, const struct append_
     struct run_identity id;
     if (r->opens) {
         uuid_format(entry->run_uuid, run_uuid);
-        id = (struct run_identity){.tenant_id = r->tenant->tenant_id, .run_id = entry->run_id,
-                                   .run_uuid = str_n(run_uuid, UUID_TEXT_LEN), .project_id = item->event.project_id,
+        id = (struct run_identity){.tenant_id = r->tenant->tenant_id,
+                                   .run_id = entry->run_id,
+                                   .run_uuid = str_n(run_uuid, UUID_TEXT_LEN),
+                                   .project_id = item->event.project_id,
                                    .environment_id = item->event.environment_id,
                                    .correlation_id = str_n(entry->correlation, UUID_TEXT_LEN)};
         if (entry->has_signal) id.signal_id = str_n(entry->signal, UUID_TEXT_LEN);
@@ -219,13 +259,15 @@ static void seal_row(struct ledger *l, struct group_row *r, const struct append_
     memcpy(r->tenant->head, r->hash, SHA256_LEN);
 }
 
-static status accept(struct group *g, struct append_item *item, struct run_entry *entry, int64_t cause_seq,
-                     struct provider_ref *ref, struct append_result *res, struct error *err) {
+static status accept(struct group *g, struct append_item *item, struct run_entry *entry,
+                     int64_t cause_seq, struct provider_ref *ref, struct append_result *res,
+                     struct error *err) {
     struct ledger *l = g->l;
     const struct event *e = &item->event;
     struct group_row *r = &g->rows[g->count];
     *r = (struct group_row){.result = res, .type_name = e->type_name, .ref = ref, .opens = !entry};
-    int64_t context_no = 0, type_no = 0;
+    int64_t context_no = 0;
+    int64_t type_no = 0;
     status st = dict_tenant(l, e->tenant_id, true, &r->tenant, err);
     if (st == ST_OK) st = context_of(l, entry, r->tenant, e, &context_no, err);
     if (st == ST_OK) st = dict_type(l, e, &type_no, err);
@@ -233,15 +275,23 @@ static status accept(struct group *g, struct append_item *item, struct run_entry
     if (st != ST_OK) return st;
 
     struct tenant *t = r->tenant;
-    ASSERT(t->seq < SEQ_MASK - 1); /* a million million events: thirty years at a thousand a second */
+    ASSERT(t->seq <
+           SEQ_MASK - 1); /* a million million events: thirty years at a thousand a second */
     r->entry = entry;
     memcpy(r->old_head, t->head, SHA256_LEN);
     r->old_persisted_us = t->persisted_us;
-    if (g->now_us > t->persisted_us) t->persisted_us = g->now_us; /* time never runs backwards within a tenant */
-    struct event_record rec = {.event = *e, .seq = t->seq + 1, .persisted_us = t->persisted_us, .cause_seq = cause_seq,
-                               .run_seq = event_type_is_fact(e->type) ? 0 : entry->run.head.run_seq + 1};
-    if (entry->run.head.last_seq >= rec.seq) { /* rows that the tenant's end does not know: somebody put them there */
-        return error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "", "run \"%.*s\" has events behind the newest of tenant \"%.*s\"",
+    if (g->now_us > t->persisted_us)
+        t->persisted_us = g->now_us; /* time never runs backwards within a tenant */
+    struct event_record rec = {.event = *e,
+                               .seq = t->seq + 1,
+                               .persisted_us = t->persisted_us,
+                               .cause_seq = cause_seq,
+                               .run_seq =
+                                   event_type_is_fact(e->type) ? 0 : entry->run.head.run_seq + 1};
+    if (entry->run.head.last_seq >=
+        rec.seq) { /* rows that the tenant's end does not know: somebody put them there */
+        return error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "",
+                        "run \"%.*s\" has events behind the newest of tenant \"%.*s\"",
                         STR_ARG(entry->run_id), STR_ARG(t->tenant_id));
     }
     st = run_apply(&entry->run, &rec, &entry->arena, &r->bad, &r->undo, err);
@@ -252,7 +302,10 @@ static status accept(struct group *g, struct append_item *item, struct run_entry
     t->seq = rec.seq;
     fill_row(r, item, &rec, entry->run_no, type_no, context_no);
     seal_row(l, r, item);
-    *res = (struct append_result){.code = ST_OK, .event_id = e->event_id, .run_seq = rec.run_seq, .seq = rec.seq,
+    *res = (struct append_result){.code = ST_OK,
+                                  .event_id = e->event_id,
+                                  .run_seq = rec.run_seq,
+                                  .seq = rec.seq,
                                   .persisted_us = rec.persisted_us};
     g->count++;
     return ST_OK;
@@ -275,26 +328,32 @@ static void take_back(struct group *g) {
 static status check_actor(str actor, struct error *why) {
     size_t bad = 0;
     if (actor.len > ACTOR_BYTES_MAX) {
-        return error_at(why, ST_INVALID, "FIELD_TOO_LONG", "/actor", "the actor has %zu bytes, at most %d are allowed",
-                        actor.len, ACTOR_BYTES_MAX);
+        return error_at(why, ST_INVALID, "FIELD_TOO_LONG", "/actor",
+                        "the actor has %zu bytes, at most %d are allowed", actor.len,
+                        ACTOR_BYTES_MAX);
     }
     if (!str_utf8(actor, &bad)) {
-        return error_at(why, ST_INVALID, "JSON_UTF8", "/actor", "the actor is not valid UTF-8 at byte %zu", bad);
+        return error_at(why, ST_INVALID, "JSON_UTF8", "/actor",
+                        "the actor is not valid UTF-8 at byte %zu", bad);
     }
-    if (str_has(actor, 0)) return error_at(why, ST_INVALID, "JSON_NUL", "/actor", "the actor must not contain U+0000");
+    if (str_has(actor, 0))
+        return error_at(why, ST_INVALID, "JSON_NUL", "/actor", "the actor must not contain U+0000");
     return ST_OK;
 }
 
-static status check_tenant(const struct run_entry *entry, const struct tenant *t, const struct append_item *item,
-                           struct error *why) {
+static status check_tenant(const struct run_entry *entry, const struct tenant *t,
+                           const struct append_item *item, struct error *why) {
     status st = check_actor(item->actor, why);
     if (st != ST_OK) return st;
     if (!entry || (t && entry->tenant_no == t->tenant_no)) return ST_OK;
-    return error_at(why, ST_CONFLICT, "RUN_ID_TAKEN", "/runId", "the run id \"%.*s\" is in use", STR_ARG(item->event.run_id));
+    return error_at(why, ST_CONFLICT, "RUN_ID_TAKEN", "/runId", "the run id \"%.*s\" is in use",
+                    STR_ARG(item->event.run_id));
 }
 
-/* After duplicates: neither id is part of the key, so a retry that got one wrong is still the event that is there. */
-static status check_identity(const struct run_entry *entry, const struct event *e, struct error *why) {
+/* After duplicates: neither id is part of the key, so a retry that got one wrong is still the event
+ * that is there. */
+static status check_identity(const struct run_entry *entry, const struct event *e,
+                             struct error *why) {
     if (!str_eq(entry->project_id, e->project_id)) {
         return error_at(why, ST_CONFLICT, "RUN_IDENTITY_MISMATCH", "/projectId",
                         "the run belongs to project \"%.*s\"", STR_ARG(entry->project_id));
@@ -306,8 +365,10 @@ static status check_identity(const struct run_entry *entry, const struct event *
     return ST_OK;
 }
 
-/* ST_OK: the item was accepted, found as a duplicate, or refused (res->code). Anything else ends the group. */
-static status process(struct group *g, struct append_request *req, size_t index, struct error *err) {
+/* ST_OK: the item was accepted, found as a duplicate, or refused (res->code). Anything else ends
+ * the group. */
+static status process(struct group *g, struct append_request *req, size_t index,
+                      struct error *err) {
     struct ledger *l = g->l;
     struct append_item *item = &req->items[index];
     struct append_result *res = &req->results[index];
@@ -324,7 +385,8 @@ static status process(struct group *g, struct append_request *req, size_t index,
         bool dup = false;
         st = check_duplicate(g, entry, e, res, &dup, &why, err);
         if (st != ST_OK || dup) return st;
-        if (why.code != ST_OK || check_identity(entry, e, &why) != ST_OK) return refuse(req, res, &why);
+        if (why.code != ST_OK || check_identity(entry, e, &why) != ST_OK)
+            return refuse(req, res, &why);
     }
     int64_t cause_seq = 0;
     struct provider_ref *ref = NULL;
@@ -345,9 +407,12 @@ static status process(struct group *g, struct append_request *req, size_t index,
     return st;
 }
 
-/* An atomic request with a bad item: takes back its rows and gives every other item the same answer. */
-static status refuse_all(struct group *g, struct append_request *req, size_t bad, size_t rows_before, struct error *err) {
-    while (g->count > rows_before) take_back(g);
+/* An atomic request with a bad item: takes back its rows and gives every other item the same
+ * answer. */
+static status refuse_all(struct group *g, struct append_request *req, size_t bad,
+                         size_t rows_before, struct error *err) {
+    while (g->count > rows_before)
+        take_back(g);
     struct error why = *req->results[bad].err;
     error_wrap(&why, "item %zu of the batch", bad + 1);
     for (size_t i = 0; i < req->count; i++) {
@@ -363,7 +428,8 @@ static status process_request(struct group *g, struct append_request *req, struc
     for (size_t i = 0; i < req->count; i++) {
         status st = process(g, req, i, err);
         if (st != ST_OK) return st == ST_RETRY && err->code == ST_OK ? ledger_no_memory(err) : st;
-        if (req->atomic && req->results[i].code != ST_OK) return refuse_all(g, req, i, rows_before, err);
+        if (req->atomic && req->results[i].code != ST_OK)
+            return refuse_all(g, req, i, rows_before, err);
     }
     return ST_OK;
 }
@@ -373,17 +439,25 @@ static status process_request(struct group *g, struct append_request *req, struc
 static void queue_row(struct ledger *l, const struct group_row *r) {
     struct db_bulk *b = l->ins_event;
     const struct event_row *row = &r->row;
-    const int64_t ints[] = {row->type_no, row->context_no, row->engine_attempt, row->logical_attempt,
-                            row->emitted_ns, row->emitted_digits, row->persisted_us};
+    const int64_t ints[] = {row->type_no,         row->context_no, row->engine_attempt,
+                            row->logical_attempt, row->emitted_ns, row->emitted_digits,
+                            row->persisted_us};
     db_bulk_int(b, row->pos);
     db_bulk_int(b, row->run_no);
-    if (row->run_seq > 0) db_bulk_int(b, row->run_seq);
-    else db_bulk_null(b);
-    for (size_t i = 0; i < COUNT_OF(ints); i++) db_bulk_int(b, ints[i]);
-    if (row->cause_seq > 0) db_bulk_int(b, row->cause_seq);
-    else db_bulk_null(b);
-    if (row->step_index >= 0) db_bulk_int(b, row->step_index);
-    else db_bulk_null(b);
+    if (row->run_seq > 0)
+        db_bulk_int(b, row->run_seq);
+    else
+        db_bulk_null(b);
+    for (size_t i = 0; i < COUNT_OF(ints); i++)
+        db_bulk_int(b, ints[i]);
+    if (row->cause_seq > 0)
+        db_bulk_int(b, row->cause_seq);
+    else
+        db_bulk_null(b);
+    if (row->step_index >= 0)
+        db_bulk_int(b, row->step_index);
+    else
+        db_bulk_null(b);
     db_bulk_blob(b, row->event_id);
     db_bulk_blob(b, row->key);
     db_bulk_text(b, row->subject);
@@ -410,10 +484,11 @@ static status queue_run(struct ledger *l, const struct run_entry *e, struct erro
 
 static status insert_ref(struct ledger *l, const struct group_row *r, struct error *err) {
     struct db_stmt *ins = NULL;
-    status st = db_prepare(l->db,
-                           "INSERT INTO state_provider(tenant_no, provider, workflow_id, provider_run_id, run_no, seq)"
-                           " VALUES ($1, $2, $3, $4, $5, $6)",
-                           &ins, err);
+    status st = db_prepare(
+        l->db,
+        "INSERT INTO state_provider(tenant_no, provider, workflow_id, provider_run_id, run_no, seq)"
+        " VALUES ($1, $2, $3, $4, $5, $6)",
+        &ins, err);
     if (st != ST_OK) return st;
     db_bind_int(ins, 1, r->tenant->tenant_no);
     db_bind_text(ins, 2, r->ref->provider);
@@ -429,7 +504,10 @@ static status insert_ref(struct ledger *l, const struct group_row *r, struct err
 
 static status update_tenant(struct ledger *l, const struct tenant *t, struct error *err) {
     struct db_stmt *upd = NULL;
-    status st = db_prepare(l->db, "UPDATE ledger_tenant SET seq = $2, head = $3, persisted_us = $4 WHERE tenant_no = $1", &upd, err);
+    status st = db_prepare(
+        l->db,
+        "UPDATE ledger_tenant SET seq = $2, head = $3, persisted_us = $4 WHERE tenant_no = $1",
+        &upd, err);
     if (st != ST_OK) return st;
     db_bind_int(upd, 1, t->tenant_no);
     db_bind_int(upd, 2, t->seq);
@@ -438,7 +516,8 @@ static status update_tenant(struct ledger *l, const struct tenant *t, struct err
     int64_t changed = 0;
     st = db_run(upd, &changed, err);
     db_reset(upd);
-    if (st == ST_OK && changed != 1) st = error_set(err, ST_CORRUPT, "tenant \"%.*s\" is gone", STR_ARG(t->tenant_id));
+    if (st == ST_OK && changed != 1)
+        st = error_set(err, ST_CORRUPT, "tenant \"%.*s\" is gone", STR_ARG(t->tenant_id));
     return st;
 }
 
@@ -466,8 +545,10 @@ static status write_group(struct group *g, struct error *err) {
     }
     if (st == ST_OK) st = project_flush(l, err);
     if (st == ST_OK) st = rejections_forget(g, err);
-    if (st == ST_OK && l->checkpoint && g->count > 0) st = checkpoint_insert(l, l->checkpoint, g->rows[0].row.persisted_us, err);
-    for (size_t i = 0; i < g->count && st == ST_OK; i++) { /* the newest row of a tenant carries its end */
+    if (st == ST_OK && l->checkpoint && g->count > 0)
+        st = checkpoint_insert(l, l->checkpoint, g->rows[0].row.persisted_us, err);
+    for (size_t i = 0; i < g->count && st == ST_OK;
+         i++) { /* the newest row of a tenant carries its end */
         const struct group_row *r = &g->rows[i];
         if (r->tenant->seq == pos_seq(r->row.pos)) st = update_tenant(l, r->tenant, err);
     }
@@ -486,31 +567,38 @@ static void mark_stored(struct group *g) {
 static void log_alerts(const struct group *g) {
     for (size_t i = 0; i < g->count; i++) {
         const struct group_row *r = &g->rows[i];
-        char id[UUID_TEXT_LEN], time[TIME_TEXT_MAX];
+        char id[UUID_TEXT_LEN];
+        char time[TIME_TEXT_MAX];
         if (!r->illegal) continue;
         uuid_format(r->result->event_id, id);
         size_t n = time_format_us(r->row.persisted_us, time);
         LOG(LOG_WARN, "invalid transition recorded", LOG_S("code", STR("INVALID_TRANSITION")),
             LOG_S("runId", r->entry->run_id), LOG_S("tenantId", r->tenant->tenant_id),
-            LOG_S("projectId", r->entry->project_id), LOG_S("environmentId", r->entry->environment_id),
-            LOG_S("eventId", str_n(id, sizeof(id))), LOG_S("eventType", r->type_name), LOG_N("runSeq", r->row.run_seq),
-            LOG_S("persistedAt", str_n(time, n)), LOG_S("priorState", str_c(r->bad.prior)),
+            LOG_S("projectId", r->entry->project_id),
+            LOG_S("environmentId", r->entry->environment_id),
+            LOG_S("eventId", str_n(id, sizeof(id))), LOG_S("eventType", r->type_name),
+            LOG_N("runSeq", r->row.run_seq), LOG_S("persistedAt", str_n(time, n)),
+            LOG_S("priorState", str_c(r->bad.prior)),
             LOG_S("attemptedState", str_c(r->bad.attempted)));
     }
 }
 
 /* ---- the group ---- */
 
-static status append_once(struct ledger *l, struct append_request *const *reqs, size_t n, size_t items, struct error *err) {
+static status append_once(struct ledger *l, struct append_request *const *reqs, size_t n,
+                          size_t items, struct error *err) {
     arena_reset(&l->scratch);
-    struct group g = {.l = l, .now_us = l->options.now_us ? l->options.now_us(l->options.clock) : clock_wall_us()};
+    struct group g = {.l = l,
+                      .now_us = l->options.now_us ? l->options.now_us(l->options.clock)
+                                                  : clock_wall_us()};
     g.rows = arena_try_raw(&l->scratch, items * sizeof(*g.rows));
     if (!g.rows) return ledger_no_memory(err);
     status st = nodes_reserve_run_numbers(l, (int64_t)items, err);
     if (st == ST_OK) st = db_begin(l->db, true, err);
     if (st == ST_OK) st = nodes_lock_tenants(l, reqs, n, err);
     if (st == ST_OK) st = runs_load(l, reqs, n, err);
-    for (size_t i = 0; i < n && st == ST_OK; i++) st = process_request(&g, reqs[i], err);
+    for (size_t i = 0; i < n && st == ST_OK; i++)
+        st = process_request(&g, reqs[i], err);
     if (st == ST_OK) st = write_group(&g, err);
     if (st == ST_OK) st = db_commit(l->db, err);
     if (st != ST_OK) return st;
@@ -528,10 +616,12 @@ static void forget(struct ledger *l) {
     project_clear(l);
 }
 
-status ledger_append(struct ledger *l, struct append_request *const *reqs, size_t n, struct error *err) {
+status ledger_append(struct ledger *l, struct append_request *const *reqs, size_t n,
+                     struct error *err) {
     ASSERT(l->writer);
     size_t items = 0;
-    for (size_t i = 0; i < n; i++) items += reqs[i]->count;
+    for (size_t i = 0; i < n; i++)
+        items += reqs[i]->count;
     ASSERT(items <= GROUP_EVENTS_MAX);
     if (items == 0) return ST_OK;
     status st = ST_OK;
@@ -546,8 +636,10 @@ status ledger_append(struct ledger *l, struct append_request *const *reqs, size_
             cache_trim(&l->cache);
             struct error ignored;
             if (lots_seal(l, &ignored) != ST_OK) {
-                /* The events are durable; their ids are found by scanning until the lot is sealed. */
-                LOG(LOG_WARN, "could not seal a lot of event ids", LOG_S("error", str_c(ignored.msg)));
+                /* The events are durable; their ids are found by scanning until the lot is sealed.
+                 */
+                LOG(LOG_WARN, "could not seal a lot of event ids",
+                    LOG_S("error", str_c(ignored.msg)));
                 forget(l);
                 l->broken = true;
             }
@@ -557,6 +649,6 @@ status ledger_append(struct ledger *l, struct append_request *const *reqs, size_
         if (st != ST_CONFLICT) break; /* a clash with another node: try again with fresh numbers */
     }
     l->broken = true;
-    if (st == ST_CONFLICT) st = err->code = ST_RETRY;
+    if (st == ST_CONFLICT) err->code = ST_RETRY;
     return error_wrap(err, "could not append");
 }

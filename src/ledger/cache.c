@@ -6,10 +6,14 @@ void cache_init(struct cache *c) {
 }
 
 static void unlink_entry(struct cache *c, struct run_entry *e) {
-    if (e->newer) e->newer->older = e->older;
-    else c->newest = e->older;
-    if (e->older) e->older->newer = e->newer;
-    else c->oldest = e->newer;
+    if (e->newer)
+        e->newer->older = e->older;
+    else
+        c->newest = e->older;
+    if (e->older)
+        e->older->newer = e->newer;
+    else
+        c->oldest = e->newer;
     e->newer = e->older = NULL;
 }
 
@@ -50,7 +54,8 @@ void cache_drop(struct cache *c, struct run_entry *e) {
 }
 
 void cache_clear(struct cache *c) {
-    while (c->newest) cache_drop(c, c->newest);
+    while (c->newest)
+        cache_drop(c, c->newest);
     map_release(&c->by_id);
     cache_init(c);
 }
@@ -70,5 +75,6 @@ void cache_weigh(struct cache *c, struct run_entry *e) {
 }
 
 void cache_trim(struct cache *c) {
-    while (c->oldest && c->bytes > RUN_CACHE_BYTES_MAX) cache_drop(c, c->oldest);
+    while (c->oldest && c->bytes > RUN_CACHE_BYTES_MAX)
+        cache_drop(c, c->oldest);
 }

@@ -70,7 +70,7 @@ TEST(cache_trims_to_its_bytes) {
     size_t each = RUN_CACHE_BYTES_MAX / (N / 2);
     cache_init(&c);
     for (int i = 0; i < N; i++) {
-        char id[8];
+        char id[16];
         snprintf(id, sizeof(id), "r%02d", i);
         struct run_entry *e = add(&c, id, 1);
         CHECK(arena_try_raw(&e->arena, each));

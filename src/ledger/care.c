@@ -14,7 +14,10 @@
 static status next_checkpoint(struct ledger *l, int64_t run_no, int64_t *index, struct error *err) {
     struct db_stmt *q = NULL;
     bool row = false;
-    status st = db_prepare(l->db, "SELECT COALESCE(MAX(checkpoint_index), 0) + 1 FROM ledger_checkpoint WHERE run_no = $1", &q, err);
+    status st = db_prepare(
+        l->db,
+        "SELECT COALESCE(MAX(checkpoint_index), 0) + 1 FROM ledger_checkpoint WHERE run_no = $1",
+        &q, err);
     if (st != ST_OK) return st;
     db_bind_int(q, 1, run_no);
     st = db_step(q, &row, err);
@@ -23,12 +26,14 @@ static status next_checkpoint(struct ledger *l, int64_t run_no, int64_t *index, 
     return st;
 }
 
-status checkpoint_insert(struct ledger *l, const struct checkpoint *c, int64_t created_us, struct error *err) {
+status checkpoint_insert(struct ledger *l, const struct checkpoint *c, int64_t created_us,
+                         struct error *err) {
     struct db_stmt *ins = NULL;
-    status st = db_prepare(l->db,
-                           "INSERT INTO ledger_checkpoint(run_no, checkpoint_index, seq, data, created_us)"
-                           " VALUES ($1, $2, $3, $4, $5)",
-                           &ins, err);
+    status st =
+        db_prepare(l->db,
+                   "INSERT INTO ledger_checkpoint(run_no, checkpoint_index, seq, data, created_us)"
+                   " VALUES ($1, $2, $3, $4, $5)",
+                   &ins, err);
     if (st != ST_OK) return st;
     db_bind_int(ins, 1, c->run_no);
     db_bind_int(ins, 2, c->index);
@@ -42,8 +47,8 @@ status checkpoint_insert(struct ledger *l, const struct checkpoint *c, int64_t c
 }
 
 /* The event that records checkpoint number `index`. */
-static status checkpoint_event(const struct run_info *info, int64_t index, struct arena *arena, struct event *e,
-                               struct error *err) {
+static status checkpoint_event(const struct run_info *info, int64_t index, struct arena *arena,
+                               struct event *e, struct error *err) {
     char text[64];
     struct buf payload;
     buf_init_fixed(&payload, text, sizeof(text));
@@ -51,9 +56,15 @@ static status checkpoint_event(const struct run_info *info, int64_t index, struc
                (long long)info->head.last_seq);
     *e = (struct event){.type = EVENT_RUN_CHECKPOINT_CREATED,
                         .type_name = event_type_info(EVENT_RUN_CHECKPOINT_CREATED)->name,
-                        .run_id = info->run_id, .tenant_id = info->tenant_id, .project_id = info->project_id,
-                        .environment_id = info->environment_id, .plan_id = info->plan_id, .plan_version = info->plan_version,
-                        .logical_attempt = index, .event_id = uuid_v4(), .emitted_ns = clock_wall_us() * 1000,
+                        .run_id = info->run_id,
+                        .tenant_id = info->tenant_id,
+                        .project_id = info->project_id,
+                        .environment_id = info->environment_id,
+                        .plan_id = info->plan_id,
+                        .plan_version = info->plan_version,
+                        .logical_attempt = index,
+                        .event_id = uuid_v4(),
+                        .emitted_ns = clock_wall_us() * 1000,
                         .emitted_digits = 6};
     e->engine_attempt = info->head.engine_attempt > 0 ? info->head.engine_attempt : 1;
     if (!arena_try_str(arena, buf_str(&payload), &e->payload)) return ledger_no_memory(err);
@@ -61,7 +72,8 @@ static status checkpoint_event(const struct run_info *info, int64_t index, struc
     return ST_OK;
 }
 
-status ledger_checkpoint(struct ledger *l, str run_id, struct append_result *result, struct arena *arena, struct error *err) {
+status ledger_checkpoint(struct ledger *l, str run_id, struct append_result *result,
+                         struct arena *arena, struct error *err) {
     struct run_info info;
     struct run run;
     struct checkpoint c = {0};
@@ -98,7 +110,10 @@ status ledger_checkpoint(struct ledger *l, str run_id, struct append_result *res
 
 status ledger_stats(struct ledger *l, struct ledger_stats *out, struct error *err) {
     struct ledger_stats s = {0};
-    const struct { const char *sql; int64_t *to; } counts[] = {
+    const struct {
+        const char *sql;
+        int64_t *to;
+    } counts[] = {
         {"SELECT COUNT(*) FROM ledger_tenant", &s.tenants},
         {"SELECT COUNT(*) FROM ledger_run", &s.runs},
         {"SELECT COUNT(*) FROM state_run WHERE status < 5", &s.open_runs},
@@ -131,7 +146,9 @@ static status verify_copy(str path, struct error *err) {
     arena_init(&arena, 4096, (size_t)64 * 1024 * 1024);
     status st = ledger_open_reader(path, &copy, err);
     if (st == ST_OK) st = ledger_verify(copy, true, NULL, NULL, &arena, &report, err);
-    if (st == ST_OK && report.damaged) st = error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "", "the copy is damaged: %.300s", report.what);
+    if (st == ST_OK && report.damaged)
+        st = error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "", "the copy is damaged: %.300s",
+                      report.what);
     ledger_close(copy);
     arena_release(&arena);
     return st;
@@ -143,7 +160,8 @@ status ledger_backup(struct ledger *l, str path, struct error *err) {
     if (n < 0 || (size_t)n >= sizeof(part)) return error_set(err, ST_LIMIT, "the path is too long");
     char final[4096];
     snprintf(final, sizeof(final), "%.*s", STR_ARG(path));
-    if (path_exists(path)) return error_at(err, ST_CONFLICT, "FILE_EXISTS", "", "\"%s\" exists already", final);
+    if (path_exists(path))
+        return error_at(err, ST_CONFLICT, "FILE_EXISTS", "", "\"%s\" exists already", final);
     if (path_exists(str_c(part))) unlink(part); /* left by a backup that was cut off */
     status st = db_backup(l->db, str_c(part), err);
     if (st == ST_OK) st = verify_copy(str_c(part), err);

@@ -1,9 +1,12 @@
-/* The small dictionaries: tenants, contexts (project, environment, plan), event types. Rows are made inside the transaction of the first
- * event that needs them, with the next free number; should two nodes pick the same number, the commit fails on the primary key, the
- * group is rolled back, every cache is forgotten and the group is tried again. */
+/* The small dictionaries: tenants, contexts (project, environment, plan), event types. Rows are
+ * made inside the transaction of the first event that needs them, with the next free number; should
+ * two nodes pick the same number, the commit fails on the primary key, the group is rolled back,
+ * every cache is forgotten and the group is tried again. */
 #include "ledger/impl.h"
 
-enum { DICT_ENTRIES_MAX = 10000 }; /* cached contexts and unknown types; beyond that they are looked up */
+enum {
+    DICT_ENTRIES_MAX = 10000
+}; /* cached contexts and unknown types; beyond that they are looked up */
 
 void dict_init(struct dict *d) {
     map_init(&d->tenants);
@@ -33,13 +36,15 @@ static status next_number(struct ledger *l, const char *max_sql, int64_t *out, s
 /* ---- tenants ---- */
 
 static status tenant_insert(struct ledger *l, struct tenant *t, struct error *err) {
-    status st = next_number(l, "SELECT COALESCE(MAX(tenant_no), 0) FROM ledger_tenant", &t->tenant_no, err);
+    status st =
+        next_number(l, "SELECT COALESCE(MAX(tenant_no), 0) FROM ledger_tenant", &t->tenant_no, err);
     if (st != ST_OK) return st;
     struct db_stmt *ins = NULL;
-    st = db_prepare(l->db,
-                    "INSERT INTO ledger_tenant(tenant_no, tenant_id, tenant_uuid, seq, head, persisted_us)"
-                    " VALUES ($1, $2, $3, 0, $4, 0)",
-                    &ins, err);
+    st = db_prepare(
+        l->db,
+        "INSERT INTO ledger_tenant(tenant_no, tenant_id, tenant_uuid, seq, head, persisted_us)"
+        " VALUES ($1, $2, $3, 0, $4, 0)",
+        &ins, err);
     if (st != ST_OK) return st;
     char text[UUID_TEXT_LEN];
     t->tenant_uuid = event_tenant_uuid(t->tenant_id);
@@ -56,7 +61,8 @@ static status tenant_insert(struct ledger *l, struct tenant *t, struct error *er
     return st;
 }
 
-/* The tenant's row and its newest event must agree: checked whenever a tenant is met for the first time, so also after every reopening. */
+/* The tenant's row and its newest event must agree: checked whenever a tenant is met for the first
+ * time, so also after every reopening. */
 static status check_head(struct ledger *l, const struct tenant *t, struct error *err) {
     if (t->seq == 0) return ST_OK;
     struct db_stmt *q = NULL;
@@ -66,7 +72,8 @@ static status check_head(struct ledger *l, const struct tenant *t, struct error 
     db_bind_int(q, 1, pos_of(t->tenant_no, t->seq));
     st = db_step(q, &row, err);
     if (st == ST_OK && (!row || !str_eq(db_blob(q, 0), str_n(t->head, SHA256_LEN)))) {
-        st = error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "", "tenant \"%.*s\": event %lld is not the one its head names",
+        st = error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "",
+                      "tenant \"%.*s\": event %lld is not the one its head names",
                       STR_ARG(t->tenant_id), (long long)t->seq);
     }
     db_reset(q);
@@ -75,7 +82,9 @@ static status check_head(struct ledger *l, const struct tenant *t, struct error 
 
 static status tenant_read(struct ledger *l, struct tenant *t, bool *found, struct error *err) {
     struct db_stmt *q = NULL;
-    status st = db_prepare(l->db, "SELECT tenant_no, seq, head, persisted_us FROM ledger_tenant WHERE tenant_id = $1", &q, err);
+    status st = db_prepare(
+        l->db, "SELECT tenant_no, seq, head, persisted_us FROM ledger_tenant WHERE tenant_id = $1",
+        &q, err);
     if (st != ST_OK) return st;
     db_bind_text(q, 1, t->tenant_id);
     st = db_step(q, found, err);
@@ -85,8 +94,10 @@ static status tenant_read(struct ledger *l, struct tenant *t, bool *found, struc
         t->persisted_us = db_int(q, 3);
         t->tenant_uuid = event_tenant_uuid(t->tenant_id);
         str head = db_blob(q, 2);
-        if (head.len == SHA256_LEN) memcpy(t->head, head.ptr, SHA256_LEN);
-        else st = error_set(err, ST_CORRUPT, "tenant \"%.*s\" has no hash", STR_ARG(t->tenant_id));
+        if (head.len == SHA256_LEN)
+            memcpy(t->head, head.ptr, SHA256_LEN);
+        else
+            st = error_set(err, ST_CORRUPT, "tenant \"%.*s\" has no hash", STR_ARG(t->tenant_id));
     }
     db_reset(q);
     if (st == ST_OK && *found) st = check_head(l, t, err);
@@ -94,7 +105,8 @@ static status tenant_read(struct ledger *l, struct tenant *t, bool *found, struc
     return st;
 }
 
-status dict_tenant(struct ledger *l, str tenant_id, bool create, struct tenant **out, struct error *err) {
+status dict_tenant(struct ledger *l, str tenant_id, bool create, struct tenant **out,
+                   struct error *err) {
     struct tenant *t = map_get(&l->dict.tenants, tenant_id);
     if (t) {
         *out = t;
@@ -104,13 +116,16 @@ status dict_tenant(struct ledger *l, str tenant_id, bool create, struct tenant *
     bool found = false;
     status st = tenant_read(l, &read, &found, err);
     if (st != ST_OK) return st;
-    if (!found && !create) return error_set(err, ST_NOT_FOUND, "there is no tenant \"%.*s\"", STR_ARG(tenant_id));
+    if (!found && !create)
+        return error_set(err, ST_NOT_FOUND, "there is no tenant \"%.*s\"", STR_ARG(tenant_id));
     if (!found) st = tenant_insert(l, &read, err);
     if (st != ST_OK) return st;
-    /* A run may be in memory because another tenant asked for it; since then other nodes may have gone on with it. */
+    /* A run may be in memory because another tenant asked for it; since then other nodes may have
+     * gone on with it. */
     if (found && db_is_postgres(l->db)) cache_drop_tenant(&l->cache, read.tenant_no);
     t = arena_try(&l->dict.arena, sizeof(*t));
-    if (!t || !arena_try_str(&l->dict.arena, tenant_id, &read.tenant_id)) return ledger_no_memory(err);
+    if (!t || !arena_try_str(&l->dict.arena, tenant_id, &read.tenant_id))
+        return ledger_no_memory(err);
     *t = read;
     if (!map_put(&l->dict.tenants, t->tenant_id, t)) return ledger_no_memory(err);
     *out = t;
@@ -119,13 +134,14 @@ status dict_tenant(struct ledger *l, str tenant_id, bool create, struct tenant *
 
 /* ---- contexts ---- */
 
-static status context_query(struct ledger *l, int64_t tenant_no, const struct event *e, int64_t *out, bool *found,
-                            struct error *err) {
+static status context_query(struct ledger *l, int64_t tenant_no, const struct event *e,
+                            int64_t *out, bool *found, struct error *err) {
     struct db_stmt *q = NULL;
-    status st = db_prepare(l->db,
-                           "SELECT context_no FROM ledger_context WHERE tenant_no = $1 AND project_id = $2 AND"
-                           " environment_id = $3 AND plan_id = $4 AND plan_version = $5",
-                           &q, err);
+    status st = db_prepare(
+        l->db,
+        "SELECT context_no FROM ledger_context WHERE tenant_no = $1 AND project_id = $2 AND"
+        " environment_id = $3 AND plan_id = $4 AND plan_version = $5",
+        &q, err);
     if (st != ST_OK) return st;
     db_bind_int(q, 1, tenant_no);
     db_bind_text(q, 2, e->project_id);
@@ -138,15 +154,16 @@ static status context_query(struct ledger *l, int64_t tenant_no, const struct ev
     return st;
 }
 
-static status context_insert(struct ledger *l, int64_t tenant_no, const struct event *e, int64_t *out,
-                             struct error *err) {
+static status context_insert(struct ledger *l, int64_t tenant_no, const struct event *e,
+                             int64_t *out, struct error *err) {
     status st = next_number(l, "SELECT COALESCE(MAX(context_no), 0) FROM ledger_context", out, err);
     struct db_stmt *ins = NULL;
     if (st == ST_OK) {
-        st = db_prepare(l->db,
-                        "INSERT INTO ledger_context(context_no, tenant_no, project_id, environment_id, plan_id,"
-                        " plan_version) VALUES ($1, $2, $3, $4, $5, $6)",
-                        &ins, err);
+        st = db_prepare(
+            l->db,
+            "INSERT INTO ledger_context(context_no, tenant_no, project_id, environment_id, plan_id,"
+            " plan_version) VALUES ($1, $2, $3, $4, $5, $6)",
+            &ins, err);
     }
     if (st != ST_OK) return st;
     db_bind_int(ins, 1, *out);
@@ -161,7 +178,8 @@ static status context_insert(struct ledger *l, int64_t tenant_no, const struct e
     return st;
 }
 
-status dict_context(struct ledger *l, int64_t tenant_no, const struct event *e, int64_t *out, struct error *err) {
+status dict_context(struct ledger *l, int64_t tenant_no, const struct event *e, int64_t *out,
+                    struct error *err) {
     char mem[4 * (ID_BYTES_MAX + 1) + 24];
     struct buf key; /* ids hold no NUL, so NUL separates them */
     buf_init_fixed(&key, mem, sizeof(mem));
@@ -196,7 +214,8 @@ static status type_insert(struct ledger *l, str name, int64_t *out, struct error
     if (*out < EVENT_TYPE_FIRST_FREE) *out = EVENT_TYPE_FIRST_FREE;
     struct db_stmt *ins = NULL;
     st = db_prepare(l->db,
-                    "INSERT INTO ledger_type(type_no, name, snake, family, lifecycle) VALUES ($1, $2, $3, 'RUN', 0)",
+                    "INSERT INTO ledger_type(type_no, name, snake, family, lifecycle)"
+                    " VALUES ($1, $2, $3, 'RUN', 0)",
                     &ins, err);
     if (st != ST_OK) return st;
     char mem[EVENT_TYPE_SNAKE_MAX];

@@ -15,7 +15,10 @@ static_assert(STEPS_PER_RUN_MAX <= 1 << STEP_BITS, "a step index fits its part o
 
 /* ---- seen: the ids of a run's events, for duplicates and causes ---- */
 
-struct seen_item { uint64_t key8, id8; int64_t seq; };
+struct seen_item {
+    uint64_t key8, id8;
+    int64_t seq;
+};
 struct seen { /* arrays live in the run's arena; newest item last, so that undo is a pop */
     struct seen_item *items;
     uint32_t count, cap;
@@ -30,8 +33,11 @@ void seen_pop(struct seen *s);
 
 /* ---- the cache of runs being written: derived state, exactly as the database has it ---- */
 
-/* What state_run holds of a run: status, inconsistent, started_seq, ended_seq, run_level_seq, invalid_events, engine_attempt. */
-struct state_row { int64_t cells[7]; };
+/* What state_run holds of a run: status, inconsistent, started_seq, ended_seq, run_level_seq,
+ * invalid_events, engine_attempt. */
+struct state_row {
+    int64_t cells[7];
+};
 
 struct run_entry {
     str run_id, project_id, environment_id, plan_id, plan_version; /* in the arena */
@@ -39,7 +45,7 @@ struct run_entry {
     uuid run_uuid;
     char correlation[UUID_TEXT_LEN], signal[UUID_TEXT_LEN];
     bool has_signal;
-    bool stored;           /* has its rows in ledger_run and state_run */
+    bool stored; /* has its rows in ledger_run and state_run */
     struct state_row stored_state;
     uint32_t stored_steps; /* steps with a smaller index have their rows */
     size_t bytes;          /* as the cache counts them */
@@ -49,7 +55,11 @@ struct run_entry {
     struct run_entry *newer, *older; /* by last use */
 };
 
-struct cache { struct map by_id; struct run_entry *newest, *oldest; size_t bytes; };
+struct cache {
+    struct map by_id;
+    struct run_entry *newest, *oldest;
+    size_t bytes;
+};
 void cache_init(struct cache *c);
 void cache_clear(struct cache *c);
 struct run_entry *cache_get(struct cache *c, str run_id); /* and makes it the newest */
@@ -70,15 +80,21 @@ struct tenant {
     int64_t sealed_lots; /* lots 0 .. sealed_lots-1 are in state_lot */
     bool locked;         /* its row is ours in this transaction */
 };
-struct dict_number { int64_t number; };
+struct dict_number {
+    int64_t number;
+};
 struct dict {
-    struct map tenants, contexts, types; /* tenant_id; tenant_no|project|environment|plan|version; name */
+    struct map tenants, contexts,
+        types; /* tenant_id; tenant_no|project|environment|plan|version; name */
     struct arena arena;
 };
 
 /* ---- the handle ---- */
 
-struct checkpoint { int64_t run_no, index, seq; str data; };
+struct checkpoint {
+    int64_t run_no, index, seq;
+    str data;
+};
 
 struct ledger {
     struct db *db;
@@ -91,9 +107,9 @@ struct ledger {
     struct sha256 *sha;
     struct cache cache;
     struct dict dict;
-    struct arena scratch; /* of one group or one query */
+    struct arena scratch;             /* of one group or one query */
     int64_t next_run_no, last_run_no; /* numbers reserved and not used yet */
-    int64_t rejections;   /* rows in ledger_rejection: with none, an accepted event need not look there */
+    int64_t rejections; /* rows in ledger_rejection: no accepted event looks there if it is empty */
     struct db_bulk *ins_event, *ins_run, *ins_state, *upd_state, *ins_step, *upd_step, *ins_alert;
     const struct checkpoint *checkpoint; /* to be stored with the group's event, or NULL */
     bool broken; /* the connection or its caches cannot be trusted: reopen before the next use */
@@ -102,20 +118,24 @@ struct ledger {
 /* ---- one event row, as stored ---- */
 
 struct event_row {
-    int64_t pos, run_no, run_seq, type_no, context_no, engine_attempt, logical_attempt, emitted_ns, emitted_digits,
-        persisted_us, cause_seq; /* run_seq and cause_seq: 0 is NULL */
-    int64_t step_index;          /* -1 is NULL */
+    int64_t pos, run_no, run_seq, type_no, context_no, engine_attempt, logical_attempt, emitted_ns,
+        emitted_digits, persisted_us, cause_seq; /* run_seq and cause_seq: 0 is NULL */
+    int64_t step_index;                          /* -1 is NULL */
     str event_id, key, subject, actor, payload;
 };
-/* What the row that opens a run adds to its hash: the identity that the other rows only refer to. */
-struct run_identity { str tenant_id, run_id, run_uuid, project_id, environment_id, correlation_id, signal_id; };
+/* What the row that opens a run adds to its hash: the identity that the other rows only refer to.
+ */
+struct run_identity {
+    str tenant_id, run_id, run_uuid, project_id, environment_id, correlation_id, signal_id;
+};
 /* hash = SHA-256(prev, every stored column, the identity if the row opens its run). */
 void chain_hash(struct sha256 *sha, const uint8_t prev[SHA256_LEN], const struct event_row *row,
                 const struct run_identity *opens, uint8_t out[SHA256_LEN]);
 /* The hash before a tenant's first event. */
 void chain_genesis(struct sha256 *sha, str tenant_id, uint8_t out[SHA256_LEN]);
 
-/* The first columns of a statement that selects EVENT_ROW_COLUMNS, borrowed until its next step; then comes what it selects besides. */
+/* The first columns of a statement that selects EVENT_ROW_COLUMNS, borrowed until its next step;
+ * then comes what it selects besides. */
 #define EVENT_ROW_COLUMNS                                                                          \
     "e.pos, e.run_no, e.run_seq, e.type_no, e.context_no, e.engine_attempt, e.logical_attempt, "   \
     "e.emitted_ns, e.emitted_digits, e.persisted_us, e.cause_seq, e.step_index, e.event_id, "      \
@@ -148,25 +168,33 @@ struct group {
 
 status ledger_no_memory(struct error *err); /* ST_RETRY */
 /* Loads every run of the group that the cache lacks. */
-MUST_CHECK status runs_load(struct ledger *l, struct append_request *const *reqs, size_t n, struct error *err);
-MUST_CHECK status entry_texts(struct run_entry *e, str project_id, str environment_id, str plan_id, str plan_version,
-                              struct error *err);
-/* Fills *why with the refusal of an event that the tables forbid: the first one, if it was refused before. */
-MUST_CHECK status reject_transition(struct ledger *l, const struct event *e, const struct transition *bad, struct error *why,
+MUST_CHECK status runs_load(struct ledger *l, struct append_request *const *reqs, size_t n,
+                            struct error *err);
+MUST_CHECK status entry_texts(struct run_entry *e, str project_id, str environment_id, str plan_id,
+                              str plan_version, struct error *err);
+/* Fills *why with the refusal of an event that the tables forbid: the first one, if it was refused
+ * before. */
+MUST_CHECK status reject_transition(struct ledger *l, const struct event *e,
+                                    const struct transition *bad, struct error *why,
                                     struct error *err);
 /* Forgets the refusals of events that the group accepted. */
 MUST_CHECK status rejections_forget(struct group *g, struct error *err);
-/* On PostgreSQL: takes the rows of the group's tenants, and drops what is cached of those that moved. */
-MUST_CHECK status nodes_lock_tenants(struct ledger *l, struct append_request *const *reqs, size_t n, struct error *err);
+/* On PostgreSQL: takes the rows of the group's tenants, and drops what is cached of those that
+ * moved. */
+MUST_CHECK status nodes_lock_tenants(struct ledger *l, struct append_request *const *reqs, size_t n,
+                                     struct error *err);
 void nodes_unlock_tenants(struct ledger *l);
 /* Makes sure of numbers for the runs that the group may open. */
 MUST_CHECK status nodes_reserve_run_numbers(struct ledger *l, int64_t wanted, struct error *err);
 
 /* ---- shared pieces ---- */
 
-MUST_CHECK status dict_tenant(struct ledger *l, str tenant_id, bool create, struct tenant **out, struct error *err);
-MUST_CHECK status dict_context(struct ledger *l, int64_t tenant_no, const struct event *e, int64_t *out, struct error *err);
-MUST_CHECK status dict_type(struct ledger *l, const struct event *e, int64_t *out, struct error *err);
+MUST_CHECK status dict_tenant(struct ledger *l, str tenant_id, bool create, struct tenant **out,
+                              struct error *err);
+MUST_CHECK status dict_context(struct ledger *l, int64_t tenant_no, const struct event *e,
+                               int64_t *out, struct error *err);
+MUST_CHECK status dict_type(struct ledger *l, const struct event *e, int64_t *out,
+                            struct error *err);
 void dict_init(struct dict *d);
 void dict_clear(struct dict *d);
 
@@ -174,42 +202,52 @@ void dict_clear(struct dict *d);
 MUST_CHECK status ledger_connect_now(struct ledger *l, struct error *err);
 MUST_CHECK status project_open(struct ledger *l, struct error *err); /* the bulk statements */
 struct state_row project_state(const struct run_head *head);
-void project_run(struct ledger *l, struct run_entry *e); /* queues its state_run row, if it changed */
+void project_run(struct ledger *l,
+                 struct run_entry *e); /* queues its state_run row, if it changed */
 /* Queues its state_step row. */
-MUST_CHECK status project_step(struct ledger *l, const struct run_entry *e, uint32_t index, struct error *err);
+MUST_CHECK status project_step(struct ledger *l, const struct run_entry *e, uint32_t index,
+                               struct error *err);
 void project_clear(struct ledger *l); /* forgets what is queued */
 MUST_CHECK status project_flush(struct ledger *l, struct error *err);
 
-MUST_CHECK status checkpoint_insert(struct ledger *l, const struct checkpoint *c, int64_t created_us, struct error *err);
+MUST_CHECK status checkpoint_insert(struct ledger *l, const struct checkpoint *c,
+                                    int64_t created_us, struct error *err);
 
-/* Reduces a run's events in order: calls `on_bad` for each forbidden one. With `seen`, also collects the ids. */
-typedef status (*replay_hook)(void *context, const struct event_row *row, const struct event_record *rec,
-                              const struct transition *bad, struct error *err);
+/* Reduces a run's events in order: calls `on_bad` for each forbidden one. With `seen`, also
+ * collects the ids. */
+typedef status (*replay_hook)(void *context, const struct event_row *row,
+                              const struct event_record *rec, const struct transition *bad,
+                              struct error *err);
 struct replay {
     int64_t run_no, tenant_no;
-    int64_t after_seq;    /* start after this sequence_number */
-    int64_t at_run_seq;   /* stop after this runSeq; 0: no bound */
+    int64_t after_seq;  /* start after this sequence_number */
+    int64_t at_run_seq; /* stop after this runSeq; 0: no bound */
     struct run *run;
-    struct seen *seen;    /* or NULL */
+    struct seen *seen; /* or NULL */
     struct arena *arena;
     replay_hook on_event; /* or NULL; `bad` is NULL for a legal event */
     void *context;
-    int64_t applied;      /* out */
+    int64_t applied; /* out */
 };
 MUST_CHECK status replay_run(struct ledger *l, struct replay *r, struct error *err);
 
 /* A RunProviderLinked payload; false when it is not of the documented form. */
-struct provider_ref { str provider, workflow_id, provider_run_id; };
+struct provider_ref {
+    str provider, workflow_id, provider_run_id;
+};
 bool provider_ref_parse(str payload, struct arena *arena, struct provider_ref *out);
 
 /* Sorts the event ids of full lots into state_lot, in a transaction of its own. */
 enum { LOT_BITS = 15, LOT_EVENTS = 1 << LOT_BITS, LOT_BUCKETS = 64 };
 MUST_CHECK status lots_seal(struct ledger *l, struct error *err);
 /* How many lots of the tenant are sealed. */
-MUST_CHECK status lots_sealed(struct ledger *l, int64_t tenant_no, int64_t *lots, struct error *err);
+MUST_CHECK status lots_sealed(struct ledger *l, int64_t tenant_no, int64_t *lots,
+                              struct error *err);
 /* Seals what is full, inside the caller's transaction. */
 MUST_CHECK status lots_write_missing(struct ledger *l, struct tenant *t, struct error *err);
 /* Whether the sealed lots of a tenant with `seq` events hold what its events say. */
-MUST_CHECK status lots_verify(struct ledger *l, int64_t tenant_no, int64_t seq, bool *same, struct error *err);
+MUST_CHECK status lots_verify(struct ledger *l, int64_t tenant_no, int64_t seq, bool *same,
+                              struct error *err);
 /* The position of an event id, newest first over `tenant_no` (0: all tenants); ST_NOT_FOUND. */
-MUST_CHECK status lots_find(struct ledger *l, int64_t tenant_no, uuid id, int64_t *pos, struct error *err);
+MUST_CHECK status lots_find(struct ledger *l, int64_t tenant_no, uuid id, int64_t *pos,
+                            struct error *err);

@@ -8,7 +8,9 @@
 /* Memory of one group: rows, look-ups, replayed pages. The items themselves are the callers'. */
 #define SCRATCH_BYTES_MAX ((size_t)256 * 1024 * 1024)
 
-status ledger_no_memory(struct error *err) { return error_set(err, ST_RETRY, "ledger: out of memory"); }
+status ledger_no_memory(struct error *err) {
+    return error_set(err, ST_RETRY, "ledger: out of memory");
+}
 
 static bool is_sqlite(str url) {
     return !str_starts(url, STR("postgres://")) && !str_starts(url, STR("postgresql://"));
@@ -66,8 +68,8 @@ static struct ledger *ledger_new(const struct ledger_options *options, struct er
     return l;
 }
 
-status ledger_open_with(ledger_connect connect, void *context, const struct ledger_options *options, struct ledger **out,
-                        struct error *err) {
+status ledger_open_with(ledger_connect connect, void *context, const struct ledger_options *options,
+                        struct ledger **out, struct error *err) {
     struct ledger *l = ledger_new(options, err);
     if (!l) return ST_RETRY;
     l->writer = true;
@@ -103,11 +105,14 @@ static status take_lock(struct ledger *l, str url, struct error *err) {
     return ST_OK;
 }
 
-status ledger_open(str url, const struct ledger_options *options, struct ledger **out, struct error *err) {
+status ledger_open(str url, const struct ledger_options *options, struct ledger **out,
+                   struct error *err) {
     struct ledger *l = ledger_new(options, err);
     if (!l) return ST_RETRY;
     status st = ST_OK;
-    if (url.len >= sizeof(l->url)) st = error_set(err, ST_LIMIT, "the database address has over %zu bytes", sizeof(l->url) - 1);
+    if (url.len >= sizeof(l->url))
+        st =
+            error_set(err, ST_LIMIT, "the database address has over %zu bytes", sizeof(l->url) - 1);
     if (st == ST_OK) {
         memcpy(l->url, url.ptr, url.len);
         l->writer = true;
@@ -150,4 +155,6 @@ void ledger_close(struct ledger *l) {
     mem_free(l);
 }
 
-struct db *ledger_db(struct ledger *l) { return l->db; }
+struct db *ledger_db(struct ledger *l) {
+    return l->db;
+}

@@ -1,11 +1,13 @@
-/* Loading runs into the cache: identity from one look-up for the whole group, state from a replay of each run's events. */
+/* Loading runs into the cache: identity from one look-up for the whole group, state from a replay
+ * of each run's events. */
 #include "ledger/impl.h"
 
-status entry_texts(struct run_entry *e, str project_id, str environment_id, str plan_id, str plan_version,
-                          struct error *err) {
+status entry_texts(struct run_entry *e, str project_id, str environment_id, str plan_id,
+                   str plan_version, struct error *err) {
     bool ok = arena_try_str(&e->arena, project_id, &e->project_id) &&
               arena_try_str(&e->arena, environment_id, &e->environment_id) &&
-              arena_try_str(&e->arena, plan_id, &e->plan_id) && arena_try_str(&e->arena, plan_version, &e->plan_version);
+              arena_try_str(&e->arena, plan_id, &e->plan_id) &&
+              arena_try_str(&e->arena, plan_version, &e->plan_version);
     return ok ? ST_OK : ledger_no_memory(err);
 }
 
@@ -14,9 +16,12 @@ static status entry_fill(struct run_entry *e, struct db_stmt *q, struct error *e
     e->tenant_no = db_int(q, 2);
     e->context_no = db_int(q, 3);
     e->opened_seq = db_int(q, 4);
-    str run_uuid = db_text(q, 5), correlation = db_text(q, 6), signal = db_text(q, 7);
+    str run_uuid = db_text(q, 5);
+    str correlation = db_text(q, 6);
+    str signal = db_text(q, 7);
     if (!uuid_parse(run_uuid, &e->run_uuid) || correlation.len != UUID_TEXT_LEN) {
-        return error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "", "run \"%.*s\" has no readable identity", STR_ARG(e->run_id));
+        return error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "",
+                        "run \"%.*s\" has no readable identity", STR_ARG(e->run_id));
     }
     memcpy(e->correlation, correlation.ptr, UUID_TEXT_LEN);
     e->has_signal = signal.len == UUID_TEXT_LEN;
@@ -26,7 +31,11 @@ static status entry_fill(struct run_entry *e, struct db_stmt *q, struct error *e
 }
 
 static status entry_replay(struct ledger *l, struct run_entry *e, struct error *err) {
-    struct replay r = {.run_no = e->run_no, .tenant_no = e->tenant_no, .run = &e->run, .seen = &e->seen, .arena = &e->arena};
+    struct replay r = {.run_no = e->run_no,
+                       .tenant_no = e->tenant_no,
+                       .run = &e->run,
+                       .seen = &e->seen,
+                       .arena = &e->arena};
     status st = replay_run(l, &r, err);
     e->stored_steps = e->run.step_count;
     e->stored_state = project_state(&e->run.head);
@@ -34,51 +43,79 @@ static status entry_replay(struct ledger *l, struct run_entry *e, struct error *
     return st;
 }
 
-/* Loads every run of the group that the cache lacks: one look-up for all, then a replay for each that exists. */
-status runs_load(struct ledger *l, struct append_request *const *reqs, size_t n, struct error *err) {
-    struct buf ids;
+/* Writes the runs of the group that the cache lacks as a JSON array; gives their number. One may be
+ * named twice. */
+static size_t missing_ids(struct ledger *l, struct append_request *const *reqs, size_t n,
+                          struct buf *ids) {
     size_t wanted = 0;
     str last = STR_NONE;
-    buf_init(&ids, (size_t)GROUP_EVENTS_MAX * (ID_BYTES_MAX * 6 + 3) + 2);
-    buf_put_char(&ids, '[');
+    buf_put_char(ids, '[');
     for (size_t i = 0; i < n; i++) {
         for (size_t k = 0; k < reqs[i]->count; k++) {
             str id = reqs[i]->items[k].event.run_id;
             if (str_eq(id, last) || cache_get(&l->cache, id)) continue;
             last = id;
-            if (wanted++ > 0) buf_put_char(&ids, ',');
-            buf_put_json_str(&ids, id);
+            if (wanted++ > 0) buf_put_char(ids, ',');
+            buf_put_json_str(ids, id);
         }
     }
-    buf_put_char(&ids, ']');
-    status st = ids.full ? ledger_no_memory(err) : ST_OK;
+    buf_put_char(ids, ']');
+    return wanted;
+}
+
+/* Adds to the cache those of `ids` that exist: their identity, not yet their state. `found` has
+ * room for all. */
+static status find_runs(struct ledger *l, str ids, struct run_entry **found, size_t *count,
+                        struct error *err) {
     struct db_stmt *q = NULL;
-    if (st == ST_OK && wanted > 0) {
-        st = db_prepare(l->db,
-                        "SELECT r.run_id, r.run_no, r.tenant_no, r.context_no, r.opened_seq, r.run_uuid, r.correlation_id,"
-                        " r.signal_id, c.project_id, c.environment_id, c.plan_id, c.plan_version FROM ledger_run r"
-                        " JOIN ledger_context c ON c.context_no = r.context_no WHERE r.run_id"
-                        " {sqlite:IN (SELECT value FROM json_each($1))}"
-                        /* As an array PostgreSQL looks each one up; as a subquery it read the whole table. */
-                        "{postgres:= ANY(ARRAY(SELECT jsonb_array_elements_text($1::text::jsonb)))}",
-                        &q, err);
-    }
-    struct run_entry **found = arena_try(&l->scratch, (wanted + 1) * sizeof(struct run_entry *));
-    if (!found) st = ledger_no_memory(err);
-    size_t found_count = 0;
+    status st = db_prepare(
+        l->db,
+        "SELECT r.run_id, r.run_no, r.tenant_no, r.context_no, r.opened_seq, r.run_uuid,"
+        " r.correlation_id, r.signal_id, c.project_id, c.environment_id, c.plan_id, c.plan_version"
+        " FROM ledger_run r"
+        " JOIN ledger_context c ON c.context_no = r.context_no WHERE r.run_id"
+        " {sqlite:IN (SELECT value FROM json_each($1))}"
+        /* As an array PostgreSQL looks each one up; as a subquery it read the whole table. */
+        "{postgres:= ANY(ARRAY(SELECT jsonb_array_elements_text($1::text::jsonb)))}",
+        &q, err);
+    if (st != ST_OK) return st;
     bool row = false;
-    if (st == ST_OK && wanted > 0) {
-        db_bind_text(q, 1, buf_str(&ids));
-        while ((st = db_step(q, &row, err)) == ST_OK && row) {
-            if (cache_get(&l->cache, db_text(q, 0))) continue; /* asked for twice */
-            struct run_entry *e = cache_add(&l->cache, db_text(q, 0));
-            st = e ? entry_fill(e, q, err) : ledger_no_memory(err);
-            if (st != ST_OK) break;
-            found[found_count++] = e;
+    db_bind_text(q, 1, ids);
+    while ((st = db_step(q, &row, err)) == ST_OK && row) {
+        if (cache_get(&l->cache, db_text(q, 0))) continue; /* asked for twice */
+        struct run_entry *e = cache_add(&l->cache, db_text(q, 0));
+        if (!e) {
+            st = ledger_no_memory(err);
+            break;
         }
-        db_reset(q);
+        st = entry_fill(e, q, err);
+        if (st != ST_OK) break;
+        found[(*count)++] = e;
     }
+    db_reset(q);
+    return st;
+}
+
+/* Loads every run of the group that the cache lacks: one look-up for all, then a replay for each
+ * that exists. */
+status runs_load(struct ledger *l, struct append_request *const *reqs, size_t n,
+                 struct error *err) {
+    struct buf ids;
+    buf_init(&ids, (size_t)GROUP_EVENTS_MAX * (ID_BYTES_MAX * 6 + 3) + 2);
+    size_t wanted = missing_ids(l, reqs, n, &ids);
+    struct run_entry **found = NULL;
+    size_t count = 0;
+    status st = ids.full ? ledger_no_memory(err) : ST_OK;
+    if (st != ST_OK || wanted == 0) goto out;
+    found = arena_try(&l->scratch, wanted * sizeof(struct run_entry *));
+    if (!found) {
+        st = ledger_no_memory(err);
+        goto out;
+    }
+    st = find_runs(l, buf_str(&ids), found, &count, err);
+    for (size_t i = 0; i < count && st == ST_OK; i++)
+        st = entry_replay(l, found[i], err);
+out:
     buf_release(&ids);
-    for (size_t i = 0; i < found_count && st == ST_OK; i++) st = entry_replay(l, found[i], err);
     return st;
 }

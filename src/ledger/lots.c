@@ -1,16 +1,22 @@
-/* Finding an event by its id. See schema.c: ids are random, so they are indexed in lots of LOT_EVENTS.
+/* Finding an event by its id. See schema.c: ids are random, so they are indexed in lots of
+ * LOT_EVENTS.
  *
- * A lot is LOT_BUCKETS rows; an id falls into a bucket by the top bits of its id_prefix(). A row's `ids` are entries of ENTRY_BYTES,
- * big-endian: the prefix, then the event's slot in the lot. They are in the order of the prefix. */
+ * A lot is LOT_BUCKETS rows; an id falls into a bucket by the top bits of its id_prefix(). A row's
+ * `ids` are entries of ENTRY_BYTES, big-endian: the prefix, then the event's slot in the lot. They
+ * are in the order of the prefix. */
 #include "ledger/impl.h"
 
 enum { ENTRY_BYTES = 10, BUCKET_BITS = 6 };
 static_assert(LOT_BUCKETS == 1 << BUCKET_BITS, "a bucket for each value of the top bits");
 
-struct lot_item { uint64_t id8; uint32_t slot; };
+struct lot_item {
+    uint64_t id8;
+    uint32_t slot;
+};
 
 static int by_id(const void *a, const void *b) {
-    const struct lot_item *x = a, *y = b;
+    const struct lot_item *x = a;
+    const struct lot_item *y = b;
     if (x->id8 != y->id8) return x->id8 < y->id8 ? -1 : 1;
     return (x->slot > y->slot) - (x->slot < y->slot);
 }
@@ -24,31 +30,38 @@ static uint64_t id8_of(str event_id) {
 static int64_t bucket_of(uint64_t id8) { return (int64_t)(id8 >> (64 - BUCKET_BITS)); }
 
 static void entry_put(uint8_t *p, const struct lot_item *item) {
-    for (int i = 0; i < 8; i++) p[i] = (uint8_t)(item->id8 >> (56 - 8 * i));
+    for (int i = 0; i < 8; i++)
+        p[i] = (uint8_t)(item->id8 >> (56 - 8 * i));
     p[8] = (uint8_t)(item->slot >> 8);
     p[9] = (uint8_t)item->slot;
 }
 
 static struct lot_item entry_get(const uint8_t *p) {
     struct lot_item item = {0, (uint32_t)p[8] << 8 | p[9]};
-    for (int i = 0; i < 8; i++) item.id8 = item.id8 << 8 | p[i];
+    for (int i = 0; i < 8; i++)
+        item.id8 = item.id8 << 8 | p[i];
     return item;
 }
 
-static status read_lot(struct ledger *l, int64_t lot, struct lot_item *items, size_t *count, struct error *err) {
+static status read_lot(struct ledger *l, int64_t lot, struct lot_item *items, size_t *count,
+                       struct error *err) {
     struct db_stmt *q = NULL;
     bool row = false;
-    status st = db_prepare(l->db, "SELECT pos, event_id FROM ledger_event WHERE pos >= $1 AND pos < $2 ORDER BY pos", &q, err);
+    status st = db_prepare(
+        l->db, "SELECT pos, event_id FROM ledger_event WHERE pos >= $1 AND pos < $2 ORDER BY pos",
+        &q, err);
     if (st != ST_OK) return st;
     db_bind_int(q, 1, lot << LOT_BITS);
     db_bind_int(q, 2, (lot + 1) << LOT_BITS);
     size_t n = 0;
     while ((st = db_step(q, &row, err)) == ST_OK && row && n < LOT_EVENTS) {
         if (db_blob(q, 1).len != 16) {
-            st = error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "", "event %lld has no id", (long long)pos_seq(db_int(q, 0)));
+            st = error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "", "event %lld has no id",
+                          (long long)pos_seq(db_int(q, 0)));
             break;
         }
-        items[n++] = (struct lot_item){id8_of(db_blob(q, 1)), (uint32_t)db_int(q, 0) & (LOT_EVENTS - 1)};
+        items[n++] =
+            (struct lot_item){id8_of(db_blob(q, 1)), (uint32_t)db_int(q, 0) & (LOT_EVENTS - 1)};
     }
     db_reset(q);
     *count = n;
@@ -56,20 +69,25 @@ static status read_lot(struct ledger *l, int64_t lot, struct lot_item *items, si
 }
 
 static const struct db_col lot_cols[] = {{"lot", DB_INT}, {"bucket", DB_INT}, {"ids", DB_BLOB}};
-static const struct db_bulk_spec lot_spec = {"state_lot", DB_INSERT, lot_cols, COUNT_OF(lot_cols), 0};
+static const struct db_bulk_spec lot_spec = {"state_lot", DB_INSERT, lot_cols, COUNT_OF(lot_cols),
+                                             0};
 
 /* What the lot's rows must hold: buckets[i] is `ids` of bucket i. Lives in the scratch arena. */
 static status make_lot(struct ledger *l, int64_t lot, str buckets[LOT_BUCKETS], struct error *err) {
     struct lot_item *items = arena_try_raw(&l->scratch, LOT_EVENTS * sizeof(*items));
     uint8_t *packed = arena_try_raw(&l->scratch, (size_t)LOT_EVENTS * ENTRY_BYTES);
-    size_t n = 0, from = 0;
-    status st = items && packed ? read_lot(l, lot, items, &n, err) : ledger_no_memory(err);
+    size_t n = 0;
+    size_t from = 0;
+    if (!items || !packed) return ledger_no_memory(err);
+    status st = read_lot(l, lot, items, &n, err);
     if (st != ST_OK) return st;
     qsort(items, n, sizeof(*items), by_id);
-    for (size_t i = 0; i < n; i++) entry_put(packed + i * ENTRY_BYTES, &items[i]);
+    for (size_t i = 0; i < n; i++)
+        entry_put(packed + i * ENTRY_BYTES, &items[i]);
     for (int64_t bucket = 0; bucket < LOT_BUCKETS; bucket++) {
         size_t to = from;
-        while (to < n && bucket_of(items[to].id8) == bucket) to++;
+        while (to < n && bucket_of(items[to].id8) == bucket)
+            to++;
         buckets[bucket] = str_n(packed + from * ENTRY_BYTES, (to - from) * ENTRY_BYTES);
         from = to;
     }
@@ -80,7 +98,7 @@ static status make_lot(struct ledger *l, int64_t lot, str buckets[LOT_BUCKETS], 
 static status write_lot(struct ledger *l, int64_t lot, struct error *err) {
     struct arena_mark mark = arena_mark(&l->scratch);
     struct db_bulk *bulk = NULL;
-    str buckets[LOT_BUCKETS];
+    str buckets[LOT_BUCKETS] = {STR_NONE};
     status st = db_bulk_open(l->db, &lot_spec, &bulk, err);
     if (st == ST_OK) st = make_lot(l, lot, buckets, err);
     for (int64_t i = 0; st == ST_OK && i < LOT_BUCKETS; i++) {
@@ -96,11 +114,13 @@ static status write_lot(struct ledger *l, int64_t lot, struct error *err) {
 static status compare_lot(struct ledger *l, int64_t lot, bool *same, struct error *err) {
     struct arena_mark mark = arena_mark(&l->scratch);
     struct db_stmt *q = NULL;
-    str buckets[LOT_BUCKETS];
+    str buckets[LOT_BUCKETS] = {STR_NONE};
     bool row = false;
     int64_t n = 0;
     status st = make_lot(l, lot, buckets, err);
-    if (st == ST_OK) st = db_prepare(l->db, "SELECT bucket, ids FROM state_lot WHERE lot = $1 ORDER BY bucket", &q, err);
+    if (st == ST_OK)
+        st = db_prepare(l->db, "SELECT bucket, ids FROM state_lot WHERE lot = $1 ORDER BY bucket",
+                        &q, err);
     if (st == ST_OK) db_bind_int(q, 1, lot);
     *same = true;
     for (; st == ST_OK && *same && (st = db_step(q, &row, err)) == ST_OK && row; n++) {
@@ -112,16 +132,21 @@ static status compare_lot(struct ledger *l, int64_t lot, bool *same, struct erro
     return st;
 }
 
-status lots_verify(struct ledger *l, int64_t tenant_no, int64_t seq, bool *same, struct error *err) {
-    int64_t lots = 0, first = pos_of(tenant_no, 0) >> LOT_BITS;
+status lots_verify(struct ledger *l, int64_t tenant_no, int64_t seq, bool *same,
+                   struct error *err) {
+    int64_t lots = 0;
+    int64_t first = pos_of(tenant_no, 0) >> LOT_BITS;
     status st = lots_sealed(l, tenant_no, &lots, err);
     *same = lots <= seq >> LOT_BITS;
-    for (int64_t i = 0; i < lots && st == ST_OK && *same; i++) st = compare_lot(l, first + i, same, err);
+    for (int64_t i = 0; i < lots && st == ST_OK && *same; i++)
+        st = compare_lot(l, first + i, same, err);
     return st;
 }
 
 status lots_write_missing(struct ledger *l, struct tenant *t, struct error *err) {
-    int64_t full = t->seq >> LOT_BITS; /* lots 0 .. full-1 are complete: sequence_number 1 is slot 1 of lot 0 */
+    int64_t full =
+        t->seq >>
+        LOT_BITS; /* lots 0 .. full-1 are complete: sequence_number 1 is slot 1 of lot 0 */
     status st = ST_OK;
     for (int64_t i = t->sealed_lots; i < full && st == ST_OK; i++) {
         st = write_lot(l, (pos_of(t->tenant_no, 0) >> LOT_BITS) + i, err);
@@ -137,7 +162,8 @@ status lots_seal(struct ledger *l, struct error *err) {
         struct tenant *t = slot->value;
         if (t->seq >> LOT_BITS <= t->sealed_lots) continue;
         st = db_begin(l->db, true, err);
-        /* Another node may have been faster: then the primary key refuses, and its lot serves as well. */
+        /* Another node may have been faster: then the primary key refuses, and its lot serves as
+         * well. */
         if (st == ST_OK) st = lots_write_missing(l, t, err);
         if (st == ST_OK) st = db_commit(l->db, err);
         if (st == ST_CONFLICT) {
@@ -166,14 +192,19 @@ static status is_event(struct ledger *l, int64_t pos, uuid id, bool *yes, struct
 }
 
 /* The entries of one bucket whose prefix is that of `id`. */
-static status search_bucket(struct ledger *l, int64_t lot, str ids, uuid id, int64_t *pos, struct error *err) {
+static status search_bucket(struct ledger *l, int64_t lot, str ids, uuid id, int64_t *pos,
+                            struct error *err) {
     const uint8_t *entries = (const uint8_t *)ids.ptr;
     uint64_t want = id_prefix(id);
-    size_t low = 0, high = ids.len / ENTRY_BYTES, n = high;
+    size_t low = 0;
+    size_t high = ids.len / ENTRY_BYTES;
+    size_t n = high;
     while (low < high) {
         size_t mid = low + (high - low) / 2;
-        if (entry_get(entries + mid * ENTRY_BYTES).id8 < want) low = mid + 1;
-        else high = mid;
+        if (entry_get(entries + mid * ENTRY_BYTES).id8 < want)
+            low = mid + 1;
+        else
+            high = mid;
     }
     for (; low < n && *pos == 0; low++) {
         struct lot_item item = entry_get(entries + low * ENTRY_BYTES);
@@ -186,14 +217,16 @@ static status search_bucket(struct ledger *l, int64_t lot, str ids, uuid id, int
     return ST_OK;
 }
 
-static status probe_lots(struct ledger *l, int64_t tenant_no, int64_t lots, uuid id, int64_t *pos, struct error *err) {
+static status probe_lots(struct ledger *l, int64_t tenant_no, int64_t lots, uuid id, int64_t *pos,
+                         struct error *err) {
     struct db_stmt *q = NULL;
     bool row = false;
     int64_t first = pos_of(tenant_no, 0) >> LOT_BITS;
     if (lots == 0) return ST_OK;
     status st = db_prepare(l->db,
-                           "WITH RECURSIVE lots(lot) AS (SELECT {int:$1} UNION ALL SELECT lot + 1 FROM lots WHERE lot < {int:$2})"
-                           " SELECT s.lot, s.ids FROM lots CROSS JOIN state_lot s WHERE s.lot = lots.lot AND s.bucket = {int:$3}",
+                           "WITH RECURSIVE lots(lot) AS (SELECT {int:$1} UNION ALL SELECT lot + 1"
+                           " FROM lots WHERE lot < {int:$2}) SELECT s.lot, s.ids FROM lots"
+                           " CROSS JOIN state_lot s WHERE s.lot = lots.lot AND s.bucket = {int:$3}",
                            &q, err);
     if (st != ST_OK) return st;
     db_bind_int(q, 1, first);
@@ -207,10 +240,13 @@ static status probe_lots(struct ledger *l, int64_t tenant_no, int64_t lots, uuid
     return st;
 }
 
-static status scan_tail(struct ledger *l, int64_t tenant_no, int64_t lots, uuid id, int64_t *pos, struct error *err) {
+static status scan_tail(struct ledger *l, int64_t tenant_no, int64_t lots, uuid id, int64_t *pos,
+                        struct error *err) {
     struct db_stmt *q = NULL;
     bool row = false;
-    status st = db_prepare(l->db, "SELECT pos FROM ledger_event WHERE pos >= $1 AND pos < $2 AND event_id = $3", &q, err);
+    status st = db_prepare(
+        l->db, "SELECT pos FROM ledger_event WHERE pos >= $1 AND pos < $2 AND event_id = $3", &q,
+        err);
     if (st != ST_OK) return st;
     db_bind_int(q, 1, pos_of(tenant_no, lots << LOT_BITS));
     db_bind_int(q, 2, pos_of(tenant_no + 1, 0));
@@ -225,7 +261,8 @@ status lots_sealed(struct ledger *l, int64_t tenant_no, int64_t *lots, struct er
     struct db_stmt *q = NULL;
     bool row = false;
     int64_t first = pos_of(tenant_no, 0) >> LOT_BITS;
-    status st = db_prepare(l->db, "SELECT MAX(lot) FROM state_lot WHERE lot >= $1 AND lot < $2", &q, err);
+    status st =
+        db_prepare(l->db, "SELECT MAX(lot) FROM state_lot WHERE lot >= $1 AND lot < $2", &q, err);
     if (st != ST_OK) return st;
     db_bind_int(q, 1, first);
     db_bind_int(q, 2, pos_of(tenant_no + 1, 0) >> LOT_BITS);
@@ -235,7 +272,8 @@ status lots_sealed(struct ledger *l, int64_t tenant_no, int64_t *lots, struct er
     return st;
 }
 
-static status find_in_tenant(struct ledger *l, int64_t tenant_no, uuid id, int64_t *pos, struct error *err) {
+static status find_in_tenant(struct ledger *l, int64_t tenant_no, uuid id, int64_t *pos,
+                             struct error *err) {
     int64_t lots = 0;
     status st = lots_sealed(l, tenant_no, &lots, err);
     if (st == ST_OK) st = probe_lots(l, tenant_no, lots, id, pos, err);
@@ -244,7 +282,8 @@ static status find_in_tenant(struct ledger *l, int64_t tenant_no, uuid id, int64
 }
 
 status lots_find(struct ledger *l, int64_t tenant_no, uuid id, int64_t *pos, struct error *err) {
-    int64_t first = tenant_no, last = tenant_no;
+    int64_t first = tenant_no;
+    int64_t last = tenant_no;
     status st = ST_OK;
     if (tenant_no == 0) {
         struct db_stmt *q = NULL;
@@ -256,9 +295,11 @@ status lots_find(struct ledger *l, int64_t tenant_no, uuid id, int64_t *pos, str
         first = 1;
     }
     *pos = 0;
-    for (int64_t t = first; t <= last && st == ST_OK && *pos == 0; t++) st = find_in_tenant(l, t, id, pos, err);
+    for (int64_t t = first; t <= last && st == ST_OK && *pos == 0; t++)
+        st = find_in_tenant(l, t, id, pos, err);
     if (st != ST_OK || *pos != 0) return st;
     char text[UUID_TEXT_LEN];
     uuid_format(id, text);
-    return error_at(err, ST_NOT_FOUND, "EVENT_NOT_FOUND", "", "there is no event \"%.*s\"", UUID_TEXT_LEN, text);
+    return error_at(err, ST_NOT_FOUND, "EVENT_NOT_FOUND", "", "there is no event \"%.*s\"",
+                    UUID_TEXT_LEN, text);
 }

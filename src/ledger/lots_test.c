@@ -19,10 +19,17 @@ static struct ledger *open_ledger(str url) {
 }
 
 static void fill_item(struct append_item *item, const char *tenant, int64_t n) {
-    static const str runs[] = {STR_LIT("run-a"), STR_LIT("run-b"), STR_LIT("run-c"), STR_LIT("run-d")};
+    static const str runs[] = {STR_LIT("run-a"), STR_LIT("run-b"), STR_LIT("run-c"),
+                               STR_LIT("run-d")};
     struct error err = {0};
-    *item = (struct append_item){.event = {.type_name = STR("RunNoted"), .run_id = runs[n % 4], .tenant_id = str_c(tenant), .project_id = STR("p"),
-                                           .environment_id = STR("e"), .plan_id = STR("pl"), .plan_version = STR("1"), .engine_attempt = 1,
+    *item = (struct append_item){.event = {.type_name = STR("RunNoted"),
+                                           .run_id = runs[n % 4],
+                                           .tenant_id = str_c(tenant),
+                                           .project_id = STR("p"),
+                                           .environment_id = STR("e"),
+                                           .plan_id = STR("pl"),
+                                           .plan_version = STR("1"),
+                                           .engine_attempt = 1,
                                            .logical_attempt = n}};
     if (strcmp(tenant, "acme") != 0) item->event.run_id = str_c(tenant); /* run ids are one space */
     item->event.event_id = uuid_v4();
@@ -31,7 +38,8 @@ static void fill_item(struct append_item *item, const char *tenant, int64_t n) {
 }
 
 /* Appends until the tenant has `to` events. ids[seq] is kept for those below `keep`. */
-static void append_to(struct ledger *l, const char *tenant, int64_t from, int64_t to, uuid *ids, int64_t keep) {
+static void append_to(struct ledger *l, const char *tenant, int64_t from, int64_t to, uuid *ids,
+                      int64_t keep) {
     while (from < to) {
         size_t n = to - from < BATCH ? (size_t)(to - from) : BATCH;
         struct error err = {0};
@@ -40,7 +48,8 @@ static void append_to(struct ledger *l, const char *tenant, int64_t from, int64_
             fill_item(&items[i], tenant, from + (int64_t)i + 1);
             if (from + (int64_t)i + 1 < keep) ids[from + (int64_t)i + 1] = items[i].event.event_id;
         }
-        struct append_request req = {.items = items, .count = n, .results = results, .arena = &arena};
+        struct append_request req = {
+            .items = items, .count = n, .results = results, .arena = &arena};
         struct append_request *reqs[] = {&req};
         CHECK(ledger_append(l, reqs, 1, &err) == ST_OK, "%s", err.msg);
         CHECK(results[n - 1].code == ST_OK && results[n - 1].seq == from + (int64_t)n);
@@ -59,8 +68,10 @@ static void check_found(struct ledger *l, uuid id, int64_t seq) {
     struct event_record rec;
     struct error err = {0};
     arena_reset(&arena);
-    CHECK(ledger_find_event(l, id, &arena, &rec, &err) == ST_OK, "event %lld: %s", (long long)seq, err.msg);
-    CHECK(rec.seq == seq && uuid_eq(rec.event.event_id, id), "event %lld, found %lld", (long long)seq, (long long)rec.seq);
+    CHECK(ledger_find_event(l, id, &arena, &rec, &err) == ST_OK, "event %lld: %s", (long long)seq,
+          err.msg);
+    CHECK(rec.seq == seq && uuid_eq(rec.event.event_id, id), "event %lld, found %lld",
+          (long long)seq, (long long)rec.seq);
 }
 
 static void check_all_found(struct ledger *l, const uuid *ids, int64_t last) {
@@ -87,14 +98,17 @@ static bool damaged(struct ledger *l) {
 }
 
 static void check_tampering(struct ledger *l) {
-    static const char *const tampered[] = {"DELETE FROM state_lot WHERE bucket = 7", "UPDATE state_lot SET ids = substr(ids, 1, 100) WHERE bucket = 7",
-                                           "INSERT INTO state_lot SELECT lot + 1, bucket, ids FROM state_lot"};
+    static const char *const tampered[] = {
+        "DELETE FROM state_lot WHERE bucket = 7",
+        "UPDATE state_lot SET ids = substr(ids, 1, 100) WHERE bucket = 7",
+        "INSERT INTO state_lot SELECT lot + 1, bucket, ids FROM state_lot"};
     struct error err = {0};
     CHECK(!damaged(l));
     for (size_t i = 0; i < COUNT_OF(tampered); i++) {
         exec(l, tampered[i]);
         CHECK(damaged(l), "%s", tampered[i]);
-        CHECK(ledger_rebuild(l, NULL, NULL, NULL, &err) == ST_OK, "%s", err.msg); /* the index is derived, and made again */
+        CHECK(ledger_rebuild(l, NULL, NULL, NULL, &err) == ST_OK, "%s",
+              err.msg); /* the index is derived, and made again */
     }
     CHECK(!damaged(l));
 }
@@ -106,7 +120,8 @@ TEST_DB(lots_are_sealed_when_full) {
     arena_init(&arena, 4096, SIZE_MAX);
     struct ledger *l = open_ledger(url);
     append_to(l, "acme", 0, LOT_EVENTS - 1, ids, LAST + 1);
-    CHECK(sealed(l, 1) == 0); /* lot 0 has the sequence numbers 1 to 32767: full, but the next event tells */
+    CHECK(sealed(l, 1) ==
+          0); /* lot 0 has the sequence numbers 1 to 32767: full, but the next event tells */
     check_all_found(l, ids, LOT_EVENTS - 1);
     append_to(l, "globex", 0, 2, other, 3);
     append_to(l, "acme", LOT_EVENTS - 1, LAST, ids, LAST + 1);
@@ -126,7 +141,10 @@ TEST_DB(lots_are_sealed_when_full) {
 
 /* ---- a lot that could not be sealed ---- */
 
-struct faulty { str url; struct db *db; };
+struct faulty {
+    str url;
+    struct db *db;
+};
 
 static status connect_faulty(void *context, struct db **out, struct error *err) {
     struct faulty *f = context;
@@ -137,7 +155,8 @@ static status connect_faulty(void *context, struct db **out, struct error *err) 
     return st;
 }
 
-static void fill_late(struct append_item *item, int64_t n) { /* of a run of its own: nothing to load */
+static void fill_late(struct append_item *item,
+                      int64_t n) { /* of a run of its own: nothing to load */
     static char run[32];
     snprintf(run, sizeof(run), "late-%lld", (long long)n);
     fill_item(item, "acme", n);
@@ -152,8 +171,10 @@ static void reopen(struct faulty *f, struct ledger **l) {
     CHECK(ledger_open_with(connect_faulty, f, NULL, l, &err) == ST_OK, "%s", err.msg);
 }
 
-/* Appends one event while the lot is to be sealed and call `n` of the database fails. true if it was acknowledged. */
-static bool append_while_sealing_fails(struct faulty *f, struct ledger **l, int64_t seq, int64_t n, int64_t *calls) {
+/* Appends one event while the lot is to be sealed and call `n` of the database fails. true if it
+ * was acknowledged. */
+static bool append_while_sealing_fails(struct faulty *f, struct ledger **l, int64_t seq, int64_t n,
+                                       int64_t *calls) {
     struct append_result res = {0};
     struct error err = {0};
     exec(*l, "DELETE FROM state_lot");
@@ -166,7 +187,8 @@ static bool append_while_sealing_fails(struct faulty *f, struct ledger **l, int6
     *calls = db_faulty_calls(f->db);
     CHECK(st == ST_OK || st == ST_RETRY, "call %lld: %s", (long long)n, err.msg);
     if (st == ST_OK) return true;
-    CHECK(ledger_append(*l, reqs, 1, &err) == ST_OK && !res.duplicate, "call %lld: %s", (long long)n, err.msg);
+    CHECK(ledger_append(*l, reqs, 1, &err) == ST_OK && !res.duplicate, "call %lld: %s",
+          (long long)n, err.msg);
     return false;
 }
 
@@ -189,7 +211,8 @@ TEST(lots_are_sealed_later_if_need_be) {
         CHECK(sealed(l, 1) == 0, "call %lld", (long long)n);
         unsealed++;
         fill_late(&items[0], ++seq);
-        struct append_request req = {.items = items, .count = 1, .results = results, .arena = &arena};
+        struct append_request req = {
+            .items = items, .count = 1, .results = results, .arena = &arena};
         struct append_request *reqs[] = {&req};
         struct error err = {0};
         CHECK(ledger_append(l, reqs, 1, &err) == ST_OK && results[0].seq == seq, "%s", err.msg);

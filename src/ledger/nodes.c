@@ -1,15 +1,19 @@
-/* Several nodes on one PostgreSQL: whose turn it is in a tenant, and which run numbers are whose. */
+/* Several nodes on one PostgreSQL: whose turn it is in a tenant, and which run numbers are whose.
+ */
 #include "ledger/impl.h"
 
 static int by_tenant_no(const void *a, const void *b) {
-    const struct tenant *x = *(struct tenant *const *)a, *y = *(struct tenant *const *)b;
+    const struct tenant *x = *(struct tenant *const *)a;
+    const struct tenant *y = *(struct tenant *const *)b;
     return (x->tenant_no > y->tenant_no) - (x->tenant_no < y->tenant_no);
 }
 
 static status lock_tenant(struct ledger *l, struct tenant *t, struct error *err) {
     struct db_stmt *q = NULL;
     bool row = false;
-    status st = db_prepare(l->db, "SELECT seq, head, persisted_us FROM ledger_tenant WHERE tenant_no = $1 FOR UPDATE", &q, err);
+    status st = db_prepare(
+        l->db, "SELECT seq, head, persisted_us FROM ledger_tenant WHERE tenant_no = $1 FOR UPDATE",
+        &q, err);
     if (st != ST_OK) return st;
     db_bind_int(q, 1, t->tenant_no);
     st = db_step(q, &row, err);
@@ -27,9 +31,11 @@ static status lock_tenant(struct ledger *l, struct tenant *t, struct error *err)
 }
 
 /* In the order of their numbers, so that two nodes cannot wait for each other. */
-status nodes_lock_tenants(struct ledger *l, struct append_request *const *reqs, size_t n, struct error *err) {
+status nodes_lock_tenants(struct ledger *l, struct append_request *const *reqs, size_t n,
+                          struct error *err) {
     if (!db_is_postgres(l->db)) return ST_OK;
-    struct tenant **list = arena_try(&l->scratch, (size_t)GROUP_EVENTS_MAX * sizeof(struct tenant *));
+    struct tenant **list =
+        arena_try(&l->scratch, (size_t)GROUP_EVENTS_MAX * sizeof(struct tenant *));
     if (!list) return ledger_no_memory(err);
     size_t count = 0;
     for (size_t i = 0; i < n; i++) {
@@ -53,11 +59,13 @@ status nodes_lock_tenants(struct ledger *l, struct append_request *const *reqs, 
 
 void nodes_unlock_tenants(struct ledger *l) {
     struct map_slot *slot;
-    for (size_t i = 0; map_next(&l->dict.tenants, &i, &slot);) ((struct tenant *)slot->value)->locked = false;
+    for (size_t i = 0; map_next(&l->dict.tenants, &i, &slot);)
+        ((struct tenant *)slot->value)->locked = false;
 }
 
-/* Numbers for the runs this group may open. One process owns a SQLite file, so it just counts on; nodes on one PostgreSQL take
- * blocks, in a transaction of their own, lest every group wait for one counter. */
+/* Numbers for the runs this group may open. One process owns a SQLite file, so it just counts on;
+ * nodes on one PostgreSQL take blocks, in a transaction of their own, lest every group wait for one
+ * counter. */
 status nodes_reserve_run_numbers(struct ledger *l, int64_t wanted, struct error *err) {
     if (l->last_run_no - l->next_run_no + 1 >= wanted) return ST_OK;
     struct db_stmt *q = NULL;
@@ -74,11 +82,12 @@ status nodes_reserve_run_numbers(struct ledger *l, int64_t wanted, struct error 
     }
     status st = db_begin(l->db, true, err);
     if (st == ST_OK) {
-        st = db_prepare(l->db,
-                        "INSERT INTO ledger_meta(name, value) VALUES ('run_numbers', $1::text)"
-                        " ON CONFLICT(name) DO UPDATE SET value = (ledger_meta.value::bigint + $2)::text"
-                        " RETURNING value::bigint",
-                        &q, err);
+        st = db_prepare(
+            l->db,
+            "INSERT INTO ledger_meta(name, value) VALUES ('run_numbers', $1::text)"
+            " ON CONFLICT(name) DO UPDATE SET value = (ledger_meta.value::bigint + $2)::text"
+            " RETURNING value::bigint",
+            &q, err);
     }
     if (st == ST_OK) {
         db_bind_text(q, 1, STR("4096"));

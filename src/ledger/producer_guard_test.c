@@ -78,7 +78,8 @@ TEST_DB(producer_halts_the_run) {
     stage_refuse(&s, "run", "StepCompleted", "a", 1);
     stage_refuse(&s, "run", "RunPaused", NULL, 1);
     stage_emit(&s, "other", "RunStarted", NULL);
-    /* A step that is early halts itself, not its run: a start that races a pause must not end the run. */
+    /* A step that is early halts itself, not its run: a start that races a pause must not end the
+     * run. */
     stage_refuse(&s, "new", "StepStarted", "a", 1);
     stage_emit(&s, "new", "RunStarted", NULL);
     stage_refuse(&s, "new", "StepStarted", "a", 1);

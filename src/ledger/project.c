@@ -1,20 +1,24 @@
-/* Writing rows: events, runs and the projections of runs and steps, each row at most once a commit. */
+/* Writing rows: events, runs and the projections of runs and steps, each at most once a commit. */
 #include "ledger/impl.h"
 
+/* clang-format off */
 static const struct db_col event_cols[] = {
-    {"pos", DB_INT}, {"run_no", DB_INT}, {"run_seq", DB_INT}, {"type_no", DB_INT}, {"context_no", DB_INT},
-    {"engine_attempt", DB_INT}, {"logical_attempt", DB_INT}, {"emitted_ns", DB_INT}, {"emitted_digits", DB_INT},
-    {"persisted_us", DB_INT}, {"cause_seq", DB_INT}, {"step_index", DB_INT}, {"event_id", DB_BLOB}, {"key", DB_BLOB}, {"subject", DB_TEXT},
-    {"actor", DB_TEXT}, {"payload", DB_TEXT}, {"hash", DB_BLOB}};
+    {"pos", DB_INT}, {"run_no", DB_INT}, {"run_seq", DB_INT}, {"type_no", DB_INT},
+    {"context_no", DB_INT}, {"engine_attempt", DB_INT}, {"logical_attempt", DB_INT},
+    {"emitted_ns", DB_INT}, {"emitted_digits", DB_INT}, {"persisted_us", DB_INT},
+    {"cause_seq", DB_INT}, {"step_index", DB_INT}, {"event_id", DB_BLOB}, {"key", DB_BLOB},
+    {"subject", DB_TEXT}, {"actor", DB_TEXT}, {"payload", DB_TEXT}, {"hash", DB_BLOB}};
 static const struct db_col run_cols[] = {
-    {"run_no", DB_INT}, {"tenant_no", DB_INT}, {"run_id", DB_TEXT}, {"run_uuid", DB_TEXT}, {"context_no", DB_INT},
-    {"correlation_id", DB_TEXT}, {"signal_id", DB_TEXT}, {"opened_seq", DB_INT}};
+    {"run_no", DB_INT}, {"tenant_no", DB_INT}, {"run_id", DB_TEXT}, {"run_uuid", DB_TEXT},
+    {"context_no", DB_INT}, {"correlation_id", DB_TEXT}, {"signal_id", DB_TEXT},
+    {"opened_seq", DB_INT}};
 static const struct db_col state_cols[] = {
-    {"run_no", DB_INT}, {"status", DB_INT}, {"inconsistent", DB_INT}, {"started_seq", DB_INT}, {"ended_seq", DB_INT},
-    {"run_level_seq", DB_INT}, {"invalid_events", DB_INT}, {"engine_attempt", DB_INT}};
+    {"run_no", DB_INT}, {"status", DB_INT}, {"inconsistent", DB_INT}, {"started_seq", DB_INT},
+    {"ended_seq", DB_INT}, {"run_level_seq", DB_INT}, {"invalid_events", DB_INT},
+    {"engine_attempt", DB_INT}};
 static const struct db_col step_cols[] = {
-    {"step_pos", DB_INT}, {"attempt", DB_INT}, {"state", DB_INT}, {"started_seq", DB_INT}, {"ended_seq", DB_INT},
-    {"result_seq", DB_INT}, {"step_id", DB_TEXT}, {"step_uuid", DB_BLOB}};
+    {"step_pos", DB_INT}, {"attempt", DB_INT}, {"state", DB_INT}, {"started_seq", DB_INT},
+    {"ended_seq", DB_INT}, {"result_seq", DB_INT}, {"step_id", DB_TEXT}, {"step_uuid", DB_BLOB}};
 enum { STEP_STATE_COLS = 6 }; /* those that change */
 static const struct db_col alert_cols[] = {
     {"run_no", DB_INT}, {"seq", DB_INT}, {"prior", DB_TEXT}, {"attempted", DB_TEXT}};
@@ -25,9 +29,10 @@ static const struct db_bulk_spec specs[] = {
     SPEC("state_run", DB_INSERT, state_cols, 0),    SPEC("state_run", DB_UPDATE, state_cols, 1),
     SPEC("state_step", DB_INSERT, step_cols, 0),    {"state_step", DB_UPDATE, step_cols, STEP_STATE_COLS, 1},
     SPEC("state_alert", DB_INSERT, alert_cols, 0)};
+/* clang-format on */
 
 status project_open(struct ledger *l, struct error *err) {
-    struct db_bulk **slots[] = {&l->ins_event, &l->ins_run, &l->ins_state, &l->upd_state,
+    struct db_bulk **slots[] = {&l->ins_event, &l->ins_run,  &l->ins_state, &l->upd_state,
                                 &l->ins_step,  &l->upd_step, &l->ins_alert};
     static_assert(COUNT_OF(slots) == COUNT_OF(specs), "a slot for each spec");
     for (size_t i = 0; i < COUNT_OF(specs); i++) {
@@ -38,30 +43,36 @@ status project_open(struct ledger *l, struct error *err) {
 }
 
 static void put_seq(struct db_bulk *b, int64_t seq) {
-    if (seq > 0) db_bulk_int(b, seq);
-    else db_bulk_null(b);
+    if (seq > 0)
+        db_bulk_int(b, seq);
+    else
+        db_bulk_null(b);
 }
 
 struct state_row project_state(const struct run_head *h) {
-    return (struct state_row){{h->status, h->inconsistent, h->started_seq, h->ended_seq, h->run_level_seq, h->invalid_events,
-                               h->engine_attempt}};
+    return (struct state_row){{h->status, h->inconsistent, h->started_seq, h->ended_seq,
+                               h->run_level_seq, h->invalid_events, h->engine_attempt}};
 }
 
 void project_run(struct ledger *l, struct run_entry *e) {
     struct state_row now = project_state(&e->run.head);
-    static_assert(COUNT_OF(now.cells) + 1 == COUNT_OF(state_cols), "a cell for each column but the key");
+    static_assert(COUNT_OF(now.cells) + 1 == COUNT_OF(state_cols),
+                  "a cell for each column but the key");
     if (e->stored && memcmp(&now, &e->stored_state, sizeof(now)) == 0) return;
     struct db_bulk *b = e->stored ? l->upd_state : l->ins_state;
     db_bulk_int(b, e->run_no);
     for (size_t i = 0; i < COUNT_OF(now.cells); i++) {
         bool is_seq = i >= 2 && i <= 4; /* 0 is NULL: no such event yet */
-        if (is_seq) put_seq(b, now.cells[i]);
-        else db_bulk_int(b, now.cells[i]);
+        if (is_seq)
+            put_seq(b, now.cells[i]);
+        else
+            db_bulk_int(b, now.cells[i]);
     }
     e->stored_state = now; /* should the commit fail, the cache is dropped */
 }
 
-status project_step(struct ledger *l, const struct run_entry *e, uint32_t index, struct error *err) {
+status project_step(struct ledger *l, const struct run_entry *e, uint32_t index,
+                    struct error *err) {
     const struct step *s = &e->run.steps[index];
     bool stored = index < e->stored_steps;
     struct db_bulk *b = stored ? l->upd_step : l->ins_step;
@@ -82,16 +93,20 @@ status project_step(struct ledger *l, const struct run_entry *e, uint32_t index,
 }
 
 /* Inserts first: PostgreSQL's driver sends them ahead while we prepare the rest. */
+/* clang-format off */
 #define ALL_BULKS(l) {(l)->ins_event, (l)->ins_run, (l)->ins_state, (l)->ins_step, (l)->ins_alert, (l)->upd_state, (l)->upd_step}
+/* clang-format on */
 
 status project_flush(struct ledger *l, struct error *err) {
     struct db_bulk *all[] = ALL_BULKS(l);
     status st = ST_OK;
-    for (size_t i = 0; i < COUNT_OF(all) && st == ST_OK; i++) st = db_bulk_flush(all[i], err);
+    for (size_t i = 0; i < COUNT_OF(all) && st == ST_OK; i++)
+        st = db_bulk_flush(all[i], err);
     return st;
 }
 
 void project_clear(struct ledger *l) {
     struct db_bulk *all[] = ALL_BULKS(l);
-    for (size_t i = 0; i < COUNT_OF(all); i++) db_bulk_clear(all[i]);
+    for (size_t i = 0; i < COUNT_OF(all); i++)
+        db_bulk_clear(all[i]);
 }

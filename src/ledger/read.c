@@ -2,25 +2,34 @@
 #include "base/time.h"
 #include "ledger/impl.h"
 
+/* clang-format off */
 #define RECORD_SELECT                                                                              \
     "SELECT " EVENT_ROW_COLUMNS ", ty.name, r.run_id, t.tenant_id, c.project_id, c.environment_id, c.plan_id," \
     " c.plan_version, r.correlation_id, ce.event_id FROM ledger_event e"                           \
     " JOIN ledger_run r ON r.run_no = e.run_no JOIN ledger_tenant t ON t.tenant_no = r.tenant_no"  \
     " JOIN ledger_context c ON c.context_no = e.context_no JOIN ledger_type ty ON ty.type_no = e.type_no" \
     " LEFT JOIN ledger_event ce ON ce.pos = r.tenant_no * 1099511627776 + e.cause_seq"
+/* clang-format on */
 
-static status read_record(struct db_stmt *q, struct arena *arena, struct event_record *rec, struct error *err) {
+static status read_record(struct db_stmt *q, struct arena *arena, struct event_record *rec,
+                          struct error *err) {
     struct event_row row;
     event_row_read(q, &row);
     enum { X = EVENT_ROW_COUNT }; /* what RECORD_SELECT adds */
-    str hash = db_blob(q, EVENT_ROW_HASH), correlation = db_text(q, X + 7), cause = db_blob(q, X + 8);
-    *rec = (struct event_record){.seq = pos_seq(row.pos), .run_seq = row.run_seq, .persisted_us = row.persisted_us,
+    str hash = db_blob(q, EVENT_ROW_HASH);
+    str correlation = db_text(q, X + 7);
+    str cause = db_blob(q, X + 8);
+    *rec = (struct event_record){.seq = pos_seq(row.pos),
+                                 .run_seq = row.run_seq,
+                                 .persisted_us = row.persisted_us,
                                  .cause_seq = row.cause_seq};
     struct event *e = &rec->event;
     if (row.event_id.len != 16 || row.key.len != SHA256_LEN || hash.len != SHA256_LEN ||
-        !uuid_parse(correlation, &rec->correlation_id) || row.emitted_digits < 0 || row.emitted_digits > 9) {
-        return error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "", "event %lld of tenant number %lld is not readable",
-                        (long long)rec->seq, (long long)pos_tenant(row.pos));
+        !uuid_parse(correlation, &rec->correlation_id) || row.emitted_digits < 0 ||
+        row.emitted_digits > 9) {
+        return error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "",
+                        "event %lld of tenant number %lld is not readable", (long long)rec->seq,
+                        (long long)pos_tenant(row.pos));
     }
     e->type = row.type_no < EVENT_TYPE_COUNT ? (enum event_type)row.type_no : EVENT_UNKNOWN;
     e->engine_attempt = row.engine_attempt;
@@ -31,11 +40,19 @@ static status read_record(struct db_stmt *q, struct arena *arena, struct event_r
     memcpy(e->key, row.key.ptr, SHA256_LEN);
     memcpy(rec->hash, hash.ptr, SHA256_LEN);
     if (cause.len == 16) memcpy(rec->cause_id.b, cause.ptr, 16);
-    const struct { str from; str *to; } texts[] = {
-        {db_text(q, X + 0), &e->type_name},      {db_text(q, X + 1), &e->run_id},  {db_text(q, X + 2), &e->tenant_id},
-        {db_text(q, X + 3), &e->project_id},     {db_text(q, X + 4), &e->environment_id}, {db_text(q, X + 5), &e->plan_id},
-        {db_text(q, X + 6), &e->plan_version},   {row.subject, &e->subject},    {row.payload, &e->payload},
-        {row.actor, &rec->actor}};
+    const struct {
+        str from;
+        str *to;
+    } texts[] = {{db_text(q, X + 0), &e->type_name},
+                 {db_text(q, X + 1), &e->run_id},
+                 {db_text(q, X + 2), &e->tenant_id},
+                 {db_text(q, X + 3), &e->project_id},
+                 {db_text(q, X + 4), &e->environment_id},
+                 {db_text(q, X + 5), &e->plan_id},
+                 {db_text(q, X + 6), &e->plan_version},
+                 {row.subject, &e->subject},
+                 {row.payload, &e->payload},
+                 {row.actor, &rec->actor}};
     for (size_t i = 0; i < COUNT_OF(texts); i++) {
         if (!arena_try_str(arena, texts[i].from, texts[i].to)) return ledger_no_memory(err);
     }
@@ -43,7 +60,8 @@ static status read_record(struct db_stmt *q, struct arena *arena, struct event_r
 }
 
 /* Reads what a bound RECORD_SELECT gives, at most `limit` records. */
-static status read_page(struct db_stmt *q, size_t limit, struct arena *arena, struct event_page *page, struct error *err) {
+static status read_page(struct db_stmt *q, size_t limit, struct arena *arena,
+                        struct event_page *page, struct error *err) {
     struct event_record *records = arena_try(arena, (limit > 0 ? limit : 1) * sizeof(*records));
     size_t n = 0;
     bool row = false;
@@ -62,6 +80,7 @@ static size_t page_limit(size_t limit) { return limit < PAGE_EVENTS_MAX ? limit 
 /* ---- runs ---- */
 
 #define STEPS_OF_RUN "p.step_pos >= r.run_no * 1048576 AND p.step_pos < (r.run_no + 1) * 1048576"
+/* clang-format off */
 #define RUN_SELECT                                                                                                       \
     "SELECT r.run_no, r.run_id, t.tenant_id, c.project_id, c.environment_id, c.plan_id, c.plan_version, r.run_uuid,"    \
     " r.correlation_id, r.signal_id, s.status, s.inconsistent, s.started_seq, s.ended_seq, s.run_level_seq,"            \
@@ -80,24 +99,36 @@ static size_t page_limit(size_t limit) { return limit < PAGE_EVENTS_MAX ? limit 
     " LEFT JOIN ledger_event a ON a.pos = r.tenant_no * 1099511627776 + s.started_seq"                                  \
     " LEFT JOIN ledger_event z ON z.pos = r.tenant_no * 1099511627776 + s.ended_seq"                                    \
     " LEFT JOIN ledger_event u ON u.pos = (SELECT MAX(v.pos) FROM ledger_event v WHERE v.run_no = r.run_no)"
+/* clang-format on */
 
-static status read_run_info(struct db_stmt *q, struct arena *arena, struct run_info *out, struct error *err) {
+static status read_run_info(struct db_stmt *q, struct arena *arena, struct run_info *out,
+                            struct error *err) {
     struct run_info r = {.run_no = db_int(q, 0)};
-    str *texts[] = {&r.run_id, &r.tenant_id, &r.project_id, &r.environment_id, &r.plan_id, &r.plan_version};
+    str *texts[] = {&r.run_id,         &r.tenant_id, &r.project_id,
+                    &r.environment_id, &r.plan_id,   &r.plan_version};
     for (size_t i = 0; i < COUNT_OF(texts); i++) {
         if (!arena_try_str(arena, db_text(q, (int)i + 1), texts[i])) return ledger_no_memory(err);
     }
     if (!uuid_parse(db_text(q, 7), &r.run_uuid) || !uuid_parse(db_text(q, 8), &r.correlation_id)) {
-        return error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "", "run \"%.*s\" has no readable identity", STR_ARG(r.run_id));
+        return error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "",
+                        "run \"%.*s\" has no readable identity", STR_ARG(r.run_id));
     }
     if (!uuid_parse(db_text(q, 9), &r.signal_id)) r.signal_id = r.correlation_id;
     int64_t status_value = db_int(q, 10);
     if (status_value < 0 || status_value >= RUN_STATUS_COUNT) status_value = RUN_NEW;
-    r.head = (struct run_head){
-        .status = (enum run_status)status_value, .inconsistent = db_int(q, 11) != 0, .started_seq = db_int(q, 12),
-        .ended_seq = db_int(q, 13), .run_level_seq = db_int(q, 14), .invalid_events = db_int(q, 15),
-        .engine_attempt = db_int(q, 16), .run_seq = db_int(q, 20), .last_seq = pos_seq(db_int(q, 21)),
-        .total_steps = db_int(q, 22), .failed_steps = db_int(q, 23), .open_steps = db_int(q, 24), .bad_steps = db_int(q, 25)};
+    r.head = (struct run_head){.status = (enum run_status)status_value,
+                               .inconsistent = db_int(q, 11) != 0,
+                               .started_seq = db_int(q, 12),
+                               .ended_seq = db_int(q, 13),
+                               .run_level_seq = db_int(q, 14),
+                               .invalid_events = db_int(q, 15),
+                               .engine_attempt = db_int(q, 16),
+                               .run_seq = db_int(q, 20),
+                               .last_seq = pos_seq(db_int(q, 21)),
+                               .total_steps = db_int(q, 22),
+                               .failed_steps = db_int(q, 23),
+                               .open_steps = db_int(q, 24),
+                               .bad_steps = db_int(q, 25)};
     r.opened_us = db_int(q, 17);
     r.started_us = db_int(q, 18);
     r.ended_us = db_int(q, 19);
@@ -106,14 +137,16 @@ static status read_run_info(struct db_stmt *q, struct arena *arena, struct run_i
     return ST_OK;
 }
 
-static status one_run(struct db_stmt *q, struct arena *arena, struct run_info *out, bool *found, struct error *err) {
+static status one_run(struct db_stmt *q, struct arena *arena, struct run_info *out, bool *found,
+                      struct error *err) {
     status st = db_step(q, found, err);
     if (st == ST_OK && *found) st = read_run_info(q, arena, out, err);
     db_reset(q);
     return st;
 }
 
-status ledger_find_run(struct ledger *l, str run_id, struct arena *arena, struct run_info *out, struct error *err) {
+status ledger_find_run(struct ledger *l, str run_id, struct arena *arena, struct run_info *out,
+                       struct error *err) {
     struct db_stmt *q = NULL;
     bool found = false;
     status st = db_prepare(l->db, RUN_SELECT " WHERE r.run_id = $1", &q, err);
@@ -121,20 +154,24 @@ status ledger_find_run(struct ledger *l, str run_id, struct arena *arena, struct
     db_bind_text(q, 1, run_id);
     st = one_run(q, arena, out, &found, err);
     if (st == ST_OK && !found) {
-        return error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "", "there is no run \"%.*s\"", STR_ARG(run_id));
+        return error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "", "there is no run \"%.*s\"",
+                        STR_ARG(run_id));
     }
     return st;
 }
 
-status ledger_find_provider(struct ledger *l, str tenant_id, str provider, str workflow_id, str provider_run_id,
-                            struct arena *arena, struct run_info *out, struct error *err) {
+status ledger_find_provider(struct ledger *l, str tenant_id, str provider, str workflow_id,
+                            str provider_run_id, struct arena *arena, struct run_info *out,
+                            struct error *err) {
     struct db_stmt *q = NULL;
     bool found = false;
-    status st = db_prepare(l->db,
-                           RUN_SELECT " JOIN state_provider p ON p.run_no = r.run_no WHERE p.provider = $1 AND p.workflow_id = $2"
-                                      " AND p.provider_run_id = $3 AND ({text:$4} IS NULL OR t.tenant_id = $4)"
-                                      " ORDER BY r.run_no LIMIT 1",
-                           &q, err);
+    status st = db_prepare(
+        l->db,
+        RUN_SELECT
+        " JOIN state_provider p ON p.run_no = r.run_no WHERE p.provider = $1 AND p.workflow_id = $2"
+        " AND p.provider_run_id = $3 AND ({text:$4} IS NULL OR t.tenant_id = $4)"
+        " ORDER BY r.run_no LIMIT 1",
+        &q, err);
     if (st != ST_OK) return st;
     db_bind_text(q, 1, provider);
     db_bind_text(q, 2, workflow_id);
@@ -142,25 +179,29 @@ status ledger_find_provider(struct ledger *l, str tenant_id, str provider, str w
     db_bind_text(q, 4, tenant_id);
     st = one_run(q, arena, out, &found, err);
     if (st == ST_OK && !found) {
-        return error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "", "there is no run for workflow \"%.*s\", run \"%.*s\" of %.*s",
+        return error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "",
+                        "there is no run for workflow \"%.*s\", run \"%.*s\" of %.*s",
                         STR_ARG(workflow_id), STR_ARG(provider_run_id), STR_ARG(provider));
     }
     return st;
 }
 
-status ledger_list_runs(struct ledger *l, const struct run_filter *f, size_t limit, struct arena *arena,
-                        struct run_info **runs, size_t *count, struct error *err) {
+status ledger_list_runs(struct ledger *l, const struct run_filter *f, size_t limit,
+                        struct arena *arena, struct run_info **runs, size_t *count,
+                        struct error *err) {
     struct db_stmt *q = NULL;
     limit = page_limit(limit);
     struct run_info *list = arena_try(arena, (limit > 0 ? limit : 1) * sizeof(*list));
     if (!list) return ledger_no_memory(err);
-    status st = db_prepare(l->db,
-                           RUN_SELECT " WHERE r.run_no < $1 AND ({text:$2} IS NULL OR t.tenant_id = $2)"
-                                      " AND ({text:$3} IS NULL OR c.project_id = $3) AND ({text:$4} IS NULL OR c.environment_id = $4)"
-                                      " AND ({text:$5} IS NULL OR c.plan_id = $5)"
-                                      " AND ({int:$6} < 0 OR s.status = $6 OR ($6 = 1 AND s.status = 0))"
-                                      " AND ({int:$7} = 0 OR s.inconsistent <> 0) ORDER BY r.run_no DESC LIMIT $8",
-                           &q, err);
+    status st = db_prepare(
+        l->db,
+        RUN_SELECT " WHERE r.run_no < $1 AND ({text:$2} IS NULL OR t.tenant_id = $2)"
+                   " AND ({text:$3} IS NULL OR c.project_id = $3)"
+                   " AND ({text:$4} IS NULL OR c.environment_id = $4)"
+                   " AND ({text:$5} IS NULL OR c.plan_id = $5)"
+                   " AND ({int:$6} < 0 OR s.status = $6 OR ($6 = 1 AND s.status = 0))"
+                   " AND ({int:$7} = 0 OR s.inconsistent <> 0) ORDER BY r.run_no DESC LIMIT $8",
+        &q, err);
     if (st != ST_OK) return st;
     db_bind_int(q, 1, f->before_run_no > 0 ? f->before_run_no : INT64_MAX);
     db_bind_text(q, 2, f->tenant_id);
@@ -187,10 +228,12 @@ status ledger_list_runs(struct ledger *l, const struct run_filter *f, size_t lim
 /* ---- events ---- */
 
 /* The numbers of a run, without the joins. */
-static status run_numbers(struct ledger *l, str run_id, int64_t *run_no, int64_t *tenant_no, struct error *err) {
+static status run_numbers(struct ledger *l, str run_id, int64_t *run_no, int64_t *tenant_no,
+                          struct error *err) {
     struct db_stmt *q = NULL;
     bool row = false;
-    status st = db_prepare(l->db, "SELECT run_no, tenant_no FROM ledger_run WHERE run_id = $1", &q, err);
+    status st =
+        db_prepare(l->db, "SELECT run_no, tenant_no FROM ledger_run WHERE run_id = $1", &q, err);
     if (st != ST_OK) return st;
     db_bind_text(q, 1, run_id);
     st = db_step(q, &row, err);
@@ -198,16 +241,19 @@ static status run_numbers(struct ledger *l, str run_id, int64_t *run_no, int64_t
         *run_no = db_int(q, 0);
         *tenant_no = db_int(q, 1);
     } else if (st == ST_OK) {
-        st = error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "", "there is no run \"%.*s\"", STR_ARG(run_id));
+        st = error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "", "there is no run \"%.*s\"",
+                      STR_ARG(run_id));
     }
     db_reset(q);
     return st;
 }
 
-static status tenant_number(struct ledger *l, str tenant_id, int64_t *tenant_no, int64_t *seq, struct error *err) {
+static status tenant_number(struct ledger *l, str tenant_id, int64_t *tenant_no, int64_t *seq,
+                            struct error *err) {
     struct db_stmt *q = NULL;
     bool row = false;
-    status st = db_prepare(l->db, "SELECT tenant_no, seq FROM ledger_tenant WHERE tenant_id = $1", &q, err);
+    status st =
+        db_prepare(l->db, "SELECT tenant_no, seq FROM ledger_tenant WHERE tenant_id = $1", &q, err);
     if (st != ST_OK) return st;
     db_bind_text(q, 1, tenant_id);
     st = db_step(q, &row, err);
@@ -215,22 +261,26 @@ static status tenant_number(struct ledger *l, str tenant_id, int64_t *tenant_no,
         *tenant_no = db_int(q, 0);
         *seq = db_int(q, 1);
     } else if (st == ST_OK) {
-        st = error_at(err, ST_NOT_FOUND, "TENANT_NOT_FOUND", "", "there is no tenant \"%.*s\"", STR_ARG(tenant_id));
+        st = error_at(err, ST_NOT_FOUND, "TENANT_NOT_FOUND", "", "there is no tenant \"%.*s\"",
+                      STR_ARG(tenant_id));
     }
     db_reset(q);
     return st;
 }
 
-status ledger_read_run(struct ledger *l, str run_id, int64_t after_seq, size_t limit, struct arena *arena,
-                       struct event_page *page, struct error *err) {
-    int64_t run_no = 0, tenant_no = 0;
+status ledger_read_run(struct ledger *l, str run_id, int64_t after_seq, size_t limit,
+                       struct arena *arena, struct event_page *page, struct error *err) {
+    int64_t run_no = 0;
+    int64_t tenant_no = 0;
     struct db_stmt *q = NULL;
     status st = run_numbers(l, run_id, &run_no, &tenant_no, err);
     if (st == ST_OK) {
-        st = db_prepare(l->db,
-                        RECORD_SELECT " WHERE e.pos IN (SELECT pos FROM ledger_event WHERE run_no = $1 AND pos + 0 > $2"
-                                      " ORDER BY pos LIMIT $3) ORDER BY e.pos",
-                        &q, err);
+        st = db_prepare(
+            l->db,
+            RECORD_SELECT
+            " WHERE e.pos IN (SELECT pos FROM ledger_event WHERE run_no = $1 AND pos + 0 > $2"
+            " ORDER BY pos LIMIT $3) ORDER BY e.pos",
+            &q, err);
     }
     if (st != ST_OK) return st;
     limit = page_limit(limit);
@@ -240,13 +290,16 @@ status ledger_read_run(struct ledger *l, str run_id, int64_t after_seq, size_t l
     return read_page(q, limit, arena, page, err);
 }
 
-status ledger_read_tenant(struct ledger *l, str tenant_id, int64_t after_seq, size_t limit, struct arena *arena,
-                          struct event_page *page, struct error *err) {
-    int64_t tenant_no = 0, seq = 0;
+status ledger_read_tenant(struct ledger *l, str tenant_id, int64_t after_seq, size_t limit,
+                          struct arena *arena, struct event_page *page, struct error *err) {
+    int64_t tenant_no = 0;
+    int64_t seq = 0;
     struct db_stmt *q = NULL;
     status st = tenant_number(l, tenant_id, &tenant_no, &seq, err);
     if (st == ST_OK) {
-        st = db_prepare(l->db, RECORD_SELECT " WHERE e.pos > $1 AND e.pos < $2 ORDER BY e.pos LIMIT $3", &q, err);
+        st = db_prepare(l->db,
+                        RECORD_SELECT " WHERE e.pos > $1 AND e.pos < $2 ORDER BY e.pos LIMIT $3",
+                        &q, err);
     }
     if (st != ST_OK) return st;
     limit = page_limit(limit);
@@ -256,15 +309,19 @@ status ledger_read_tenant(struct ledger *l, str tenant_id, int64_t after_seq, si
     return read_page(q, limit, arena, page, err);
 }
 
-status ledger_read_correlation(struct ledger *l, str tenant_id, uuid correlation, int64_t after_seq, size_t limit,
-                               struct arena *arena, struct event_page *page, struct error *err) {
+status ledger_read_correlation(struct ledger *l, str tenant_id, uuid correlation, int64_t after_seq,
+                               size_t limit, struct arena *arena, struct event_page *page,
+                               struct error *err) {
     struct db_stmt *q = NULL;
-    status st = db_prepare(l->db,
-                           RECORD_SELECT " WHERE e.pos IN (SELECT x.pos FROM ledger_run y JOIN ledger_event x ON x.run_no = y.run_no"
-                                         " WHERE y.correlation_id = $1 AND (x.pos & 1099511627775) > {int:$2}"
-                                         "  AND ({text:$3} IS NULL OR y.tenant_no = (SELECT tenant_no FROM ledger_tenant WHERE tenant_id = $3))"
-                                         " ORDER BY x.pos LIMIT $4) ORDER BY e.pos",
-                           &q, err);
+    status st =
+        db_prepare(l->db,
+                   RECORD_SELECT
+                   " WHERE e.pos IN (SELECT x.pos FROM ledger_run y"
+                   " JOIN ledger_event x ON x.run_no = y.run_no WHERE y.correlation_id = $1"
+                   " AND (x.pos & 1099511627775) > {int:$2} AND ({text:$3} IS NULL"
+                   " OR y.tenant_no = (SELECT tenant_no FROM ledger_tenant WHERE tenant_id = $3))"
+                   " ORDER BY x.pos LIMIT $4) ORDER BY e.pos",
+                   &q, err);
     if (st != ST_OK) return st;
     char text[UUID_TEXT_LEN];
     uuid_format(correlation, text);
@@ -276,31 +333,35 @@ status ledger_read_correlation(struct ledger *l, str tenant_id, uuid correlation
     return read_page(q, limit, arena, page, err);
 }
 
-static status read_at(struct ledger *l, int64_t pos, struct arena *arena, struct event_record *out, struct error *err) {
+static status read_at(struct ledger *l, int64_t pos, struct arena *arena, struct event_record *out,
+                      struct error *err) {
     struct db_stmt *q = NULL;
     bool row = false;
     status st = db_prepare(l->db, RECORD_SELECT " WHERE e.pos = $1", &q, err);
     if (st != ST_OK) return st;
     db_bind_int(q, 1, pos);
     st = db_step(q, &row, err);
-    if (st == ST_OK && row) st = read_record(q, arena, out, err);
+    if (st == ST_OK && row)
+        st = read_record(q, arena, out, err);
     else if (st == ST_OK) {
-        st = error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "", "event %lld of tenant number %lld is missing",
-                      (long long)pos_seq(pos), (long long)pos_tenant(pos));
+        st = error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "",
+                      "event %lld of tenant number %lld is missing", (long long)pos_seq(pos),
+                      (long long)pos_tenant(pos));
     }
     db_reset(q);
     return st;
 }
 
-status ledger_find_event(struct ledger *l, uuid event_id, struct arena *arena, struct event_record *out, struct error *err) {
+status ledger_find_event(struct ledger *l, uuid event_id, struct arena *arena,
+                         struct event_record *out, struct error *err) {
     int64_t pos = 0;
     status st = lots_find(l, 0, event_id, &pos, err);
     return st == ST_OK ? read_at(l, pos, arena, out, err) : st;
 }
 
 /* Causes point to smaller sequence numbers of the same tenant, so the walk ends. */
-status ledger_causes(struct ledger *l, uuid event_id, size_t limit, struct arena *arena, struct event_page *page, bool *more,
-                     struct error *err) {
+status ledger_causes(struct ledger *l, uuid event_id, size_t limit, struct arena *arena,
+                     struct event_page *page, bool *more, struct error *err) {
     ASSERT(limit > 0);
     struct event_record *records = arena_try(arena, limit * sizeof(*records));
     if (!records) return ledger_no_memory(err);
@@ -313,7 +374,8 @@ status ledger_causes(struct ledger *l, uuid event_id, size_t limit, struct arena
         if (st != ST_OK) break;
         int64_t cause = records[n].cause_seq;
         if (cause >= records[n].seq) {
-            st = error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "", "event %lld is caused by a later one", (long long)records[n].seq);
+            st = error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "",
+                          "event %lld is caused by a later one", (long long)records[n].seq);
         }
         pos = cause > 0 ? pos_of(tenant_no, cause) : 0;
         n++;
@@ -326,22 +388,28 @@ status ledger_causes(struct ledger *l, uuid event_id, size_t limit, struct arena
 
 /* persisted_us never decreases within a tenant: binary search. */
 status ledger_seq_at(struct ledger *l, str tenant_id, int64_t us, int64_t *out, struct error *err) {
-    int64_t tenant_no = 0, last = 0;
+    int64_t tenant_no = 0;
+    int64_t last = 0;
     struct db_stmt *q = NULL;
     status st = tenant_number(l, tenant_id, &tenant_no, &last, err);
-    if (st == ST_OK) st = db_prepare(l->db, "SELECT persisted_us FROM ledger_event WHERE pos = $1", &q, err);
-    int64_t low = 1, high = last + 1;
+    if (st == ST_OK)
+        st = db_prepare(l->db, "SELECT persisted_us FROM ledger_event WHERE pos = $1", &q, err);
+    int64_t low = 1;
+    int64_t high = last + 1;
     while (st == ST_OK && low < high) {
         int64_t mid = low + (high - low) / 2;
         bool row = false;
         db_bind_int(q, 1, pos_of(tenant_no, mid));
         st = db_step(q, &row, err);
         if (st == ST_OK && !row) {
-            st = error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "", "event %lld of tenant \"%.*s\" is missing", (long long)mid,
+            st = error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "",
+                          "event %lld of tenant \"%.*s\" is missing", (long long)mid,
                           STR_ARG(tenant_id));
         }
-        if (st == ST_OK && db_int(q, 0) >= us) high = mid;
-        else low = mid + 1;
+        if (st == ST_OK && db_int(q, 0) >= us)
+            high = mid;
+        else
+            low = mid + 1;
         db_reset(q);
     }
     if (st == ST_OK) *out = low;
@@ -350,12 +418,14 @@ status ledger_seq_at(struct ledger *l, str tenant_id, int64_t us, int64_t *out, 
 
 /* ---- state at a position ---- */
 
-static status load_checkpoint(struct ledger *l, int64_t run_no, int64_t at_run_seq, struct arena *arena, struct run *run,
-                              struct error *err) {
+static status load_checkpoint(struct ledger *l, int64_t run_no, int64_t at_run_seq,
+                              struct arena *arena, struct run *run, struct error *err) {
     struct db_stmt *q = NULL;
     bool row = false;
-    status st = db_prepare(l->db,
-                           "SELECT data FROM ledger_checkpoint WHERE run_no = $1 ORDER BY checkpoint_index DESC", &q, err);
+    status st = db_prepare(
+        l->db,
+        "SELECT data FROM ledger_checkpoint WHERE run_no = $1 ORDER BY checkpoint_index DESC", &q,
+        err);
     if (st != ST_OK) return st;
     db_bind_int(q, 1, run_no);
     while ((st = db_step(q, &row, err)) == ST_OK && row) {
@@ -370,12 +440,13 @@ static status load_checkpoint(struct ledger *l, int64_t run_no, int64_t at_run_s
     return st;
 }
 
-status ledger_replay(struct ledger *l, str run_id, int64_t at_run_seq, bool use_checkpoint, struct arena *arena,
-                     struct run *out, int64_t *applied, struct error *err) {
+status ledger_replay(struct ledger *l, str run_id, int64_t at_run_seq, bool use_checkpoint,
+                     struct arena *arena, struct run *out, int64_t *applied, struct error *err) {
     struct run run = {0};
     struct replay r = {.at_run_seq = at_run_seq, .run = &run, .arena = arena};
     status st = run_numbers(l, run_id, &r.run_no, &r.tenant_no, err);
-    if (st == ST_OK && use_checkpoint) st = load_checkpoint(l, r.run_no, at_run_seq, arena, &run, err);
+    if (st == ST_OK && use_checkpoint)
+        st = load_checkpoint(l, r.run_no, at_run_seq, arena, &run, err);
     r.after_seq = run.head.last_seq;
     if (st == ST_OK) st = replay_run(l, &r, err);
     if (st != ST_OK) return st;
@@ -386,21 +457,26 @@ status ledger_replay(struct ledger *l, str run_id, int64_t at_run_seq, bool use_
 
 /* ---- alerts ---- */
 
-status ledger_list_alerts(struct ledger *l, str run_id, int64_t before_run_no, int64_t before_seq, size_t limit,
-                          struct arena *arena, struct alert **alerts, size_t *count, struct error *err) {
+status ledger_list_alerts(struct ledger *l, str run_id, int64_t before_run_no, int64_t before_seq,
+                          size_t limit, struct arena *arena, struct alert **alerts, size_t *count,
+                          struct error *err) {
     struct db_stmt *q = NULL;
     limit = page_limit(limit);
     struct alert *list = arena_try(arena, (limit > 0 ? limit : 1) * sizeof(*list));
     if (!list) return ledger_no_memory(err);
-    status st = db_prepare(l->db,
-                           "SELECT r.run_id, t.tenant_id, c.project_id, c.environment_id, ty.name, e.subject, a.prior, a.attempted,"
-                           " e.event_id, e.run_seq, a.seq, e.persisted_us, a.run_no FROM state_alert a"
-                           " JOIN ledger_run r ON r.run_no = a.run_no JOIN ledger_tenant t ON t.tenant_no = r.tenant_no"
-                           " JOIN ledger_event e ON e.pos = r.tenant_no * 1099511627776 + a.seq"
-                           " JOIN ledger_context c ON c.context_no = e.context_no JOIN ledger_type ty ON ty.type_no = e.type_no"
-                           " WHERE ({text:$1} IS NULL OR r.run_id = $1) AND (a.run_no < $2 OR (a.run_no = $2 AND a.seq < $3))"
-                           " ORDER BY a.run_no DESC, a.seq DESC LIMIT $4",
-                           &q, err);
+    status st =
+        db_prepare(l->db,
+                   "SELECT r.run_id, t.tenant_id, c.project_id, c.environment_id, ty.name,"
+                   " e.subject, a.prior, a.attempted, e.event_id, e.run_seq, a.seq,"
+                   " e.persisted_us, a.run_no FROM state_alert a"
+                   " JOIN ledger_run r ON r.run_no = a.run_no"
+                   " JOIN ledger_tenant t ON t.tenant_no = r.tenant_no"
+                   " JOIN ledger_event e ON e.pos = r.tenant_no * 1099511627776 + a.seq"
+                   " JOIN ledger_context c ON c.context_no = e.context_no"
+                   " JOIN ledger_type ty ON ty.type_no = e.type_no WHERE ({text:$1} IS NULL"
+                   " OR r.run_id = $1) AND (a.run_no < $2 OR (a.run_no = $2 AND a.seq < $3))"
+                   " ORDER BY a.run_no DESC, a.seq DESC LIMIT $4",
+                   &q, err);
     if (st != ST_OK) return st;
     db_bind_text(q, 1, run_id);
     db_bind_int(q, 2, before_run_no > 0 ? before_run_no : INT64_MAX);
@@ -410,8 +486,8 @@ status ledger_list_alerts(struct ledger *l, str run_id, int64_t before_run_no, i
     bool row = false;
     while (n < limit && (st = db_step(q, &row, err)) == ST_OK && row) {
         struct alert *a = &list[n++];
-        str *texts[] = {&a->run_id, &a->tenant_id, &a->project_id, &a->environment_id,
-                        &a->event_type, &a->step_id, &a->prior, &a->attempted};
+        str *texts[] = {&a->run_id,     &a->tenant_id, &a->project_id, &a->environment_id,
+                        &a->event_type, &a->step_id,   &a->prior,      &a->attempted};
         for (size_t i = 0; i < COUNT_OF(texts) && st == ST_OK; i++) {
             if (!arena_try_str(arena, db_text(q, (int)i), texts[i])) st = ledger_no_memory(err);
         }
@@ -430,13 +506,24 @@ status ledger_list_alerts(struct ledger *l, str run_id, int64_t before_run_no, i
 }
 
 void alert_json(const struct alert *a, struct buf *out) {
-    char id[UUID_TEXT_LEN], time[TIME_TEXT_MAX];
+    char id[UUID_TEXT_LEN];
+    char time[TIME_TEXT_MAX];
     uuid_format(a->event_id, id);
     size_t n = time_format_us(a->persisted_us, time);
-    const struct { const char *name; str value; } members[] = {
-        {"code", STR("INVALID_TRANSITION")}, {"runId", a->run_id}, {"tenantId", a->tenant_id}, {"projectId", a->project_id},
-        {"environmentId", a->environment_id}, {"eventId", str_n(id, sizeof(id))}, {"eventType", a->event_type},
-        {"persistedAt", str_n(time, n)}, {"priorState", a->prior}, {"attemptedState", a->attempted}, {"stepId", a->step_id}};
+    const struct {
+        const char *name;
+        str value;
+    } members[] = {{"code", STR("INVALID_TRANSITION")},
+                   {"runId", a->run_id},
+                   {"tenantId", a->tenant_id},
+                   {"projectId", a->project_id},
+                   {"environmentId", a->environment_id},
+                   {"eventId", str_n(id, sizeof(id))},
+                   {"eventType", a->event_type},
+                   {"persistedAt", str_n(time, n)},
+                   {"priorState", a->prior},
+                   {"attemptedState", a->attempted},
+                   {"stepId", a->step_id}};
     buf_put_char(out, '{');
     for (size_t i = 0; i < COUNT_OF(members); i++) {
         if (!members[i].value.ptr) continue;

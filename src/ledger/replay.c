@@ -1,27 +1,37 @@
-/* Reducing a run from its stored events: for the append cache, for the state at any position, for verify and rebuild. */
+/* Reducing a run from its stored events: for the append cache, for the state at any position, for
+ * verify and rebuild. */
 #include "base/json.h"
 #include "ledger/impl.h"
 
-/* SQLite streams rows, so one statement reads the whole run; PostgreSQL's client holds a whole result. */
+/* SQLite streams rows, so one statement reads the whole run; PostgreSQL's client holds a whole
+ * result. */
 enum { REPLAY_PAGE_POSTGRES = 8192 };
 
-/* Rows come by position; the inner query walks the narrow index only: "+ 0" keeps PostgreSQL, as long as it has no statistics, from
- * walking the tenant's positions as well. */
+/* Rows come by position; the inner query walks the narrow index only: "+ 0" keeps PostgreSQL, as
+ * long as it has no statistics, from walking the tenant's positions as well. */
+/* clang-format off */
 #define REPLAY_SQL                                                                                 \
     "SELECT " EVENT_ROW_COLUMNS ", ty.name FROM ledger_event e JOIN ledger_type ty ON ty.type_no = e.type_no" \
     " WHERE e.pos IN (SELECT pos FROM ledger_event WHERE run_no = $1 AND pos + 0 > $2 ORDER BY pos LIMIT $3)"    \
     " ORDER BY e.pos"
+/* clang-format on */
 
 static status bad_row(const struct event_row *row, const char *what, struct error *err) {
     return error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "", "event %lld of tenant number %lld: %s",
                     (long long)pos_seq(row->pos), (long long)pos_tenant(row->pos), what);
 }
 
-/* What the reducer reads of a row. Texts are borrowed from the statement: the reducer copies what it keeps. */
-static status record_of(const struct event_row *row, str type_name, struct event_record *rec, struct error *err) {
-    if (row->event_id.len != 16 || row->key.len != SHA256_LEN) return bad_row(row, "an id has the wrong length", err);
-    *rec = (struct event_record){.seq = pos_seq(row->pos), .run_seq = row->run_seq, .persisted_us = row->persisted_us,
-                                 .cause_seq = row->cause_seq, .actor = row->actor};
+/* What the reducer reads of a row. Texts are borrowed from the statement: the reducer copies what
+ * it keeps. */
+static status record_of(const struct event_row *row, str type_name, struct event_record *rec,
+                        struct error *err) {
+    if (row->event_id.len != 16 || row->key.len != SHA256_LEN)
+        return bad_row(row, "an id has the wrong length", err);
+    *rec = (struct event_record){.seq = pos_seq(row->pos),
+                                 .run_seq = row->run_seq,
+                                 .persisted_us = row->persisted_us,
+                                 .cause_seq = row->cause_seq,
+                                 .actor = row->actor};
     struct event *e = &rec->event;
     e->type = row->type_no < EVENT_TYPE_COUNT ? (enum event_type)row->type_no : EVENT_UNKNOWN;
     e->type_name = type_name;
@@ -32,22 +42,26 @@ static status record_of(const struct event_row *row, str type_name, struct event
     memcpy(e->event_id.b, row->event_id.ptr, 16);
     memcpy(e->key, row->key.ptr, SHA256_LEN);
     enum event_family family = event_family_of(e);
-    if ((family == FAMILY_STEP || family == FAMILY_TOOL) && !e->subject.ptr) return bad_row(row, "it names no step", err);
+    if ((family == FAMILY_STEP || family == FAMILY_TOOL) && !e->subject.ptr)
+        return bad_row(row, "it names no step", err);
     return ST_OK;
 }
 
-static status reduce_row(struct replay *r, const struct event_row *row, str type_name, struct error *err) {
-    struct event_record rec;
+static status reduce_row(struct replay *r, const struct event_row *row, str type_name,
+                         struct error *err) {
+    struct event_record rec = {0};
     status st = record_of(row, type_name, &rec, err);
     if (st != ST_OK) return st;
     if (rec.seq <= r->run->head.last_seq) return bad_row(row, "it is out of order", err);
-    if (rec.run_seq != 0 && rec.run_seq != r->run->head.run_seq + 1) return bad_row(row, "runSeq is not contiguous", err);
+    if (rec.run_seq != 0 && rec.run_seq != r->run->head.run_seq + 1)
+        return bad_row(row, "runSeq is not contiguous", err);
     struct transition bad = {0};
     st = run_apply(r->run, &rec, r->arena, &bad, NULL, err);
     if (st != ST_OK && st != ST_CONFLICT) return st;
     bool legal = st == ST_OK;
     const struct step *step = row->step_index < 0 ? NULL : run_step(r->run, row->subject);
-    if (step ? step - r->run->steps != row->step_index : row->step_index >= 0) return bad_row(row, "it names the wrong step", err);
+    if (step ? step - r->run->steps != row->step_index : row->step_index >= 0)
+        return bad_row(row, "it names the wrong step", err);
     r->applied++;
     if (r->seen) {
         struct seen_item item = {key_prefix(rec.event.key), id_prefix(rec.event.event_id), rec.seq};
@@ -90,8 +104,12 @@ bool provider_ref_parse(str payload, struct arena *arena, struct provider_ref *o
     yyjson_val *root = NULL;
     struct json_limits limits = {EVENT_BYTES_MAX, JSON_DEPTH_MAX};
     if (!payload.ptr || json_parse(payload, limits, arena, &root, &ignored) != ST_OK) return false;
-    const struct { const char *name; str *to; } members[] = {
-        {"provider", &out->provider}, {"workflowId", &out->workflow_id}, {"providerRunId", &out->provider_run_id}};
+    const struct {
+        const char *name;
+        str *to;
+    } members[] = {{"provider", &out->provider},
+                   {"workflowId", &out->workflow_id},
+                   {"providerRunId", &out->provider_run_id}};
     for (size_t i = 0; i < COUNT_OF(members); i++) {
         if (!json_str(json_member(root, members[i].name), members[i].to)) return false;
         if (members[i].to->len == 0 || members[i].to->len > ID_BYTES_MAX) return false;

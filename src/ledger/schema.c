@@ -1,24 +1,29 @@
 /* The stored format.
  *
- * ledger_event is the big one. Its row is compact (integers for tenant, run, type and context; bytes for ids and hashes) and
- * strictly append-only by `pos`; the only other index on it is UNIQUE(run_no, first 8 bytes of the idempotency key), whose prefix is
- * recent. That is what makes groups cheap: a commit costs the pages it touches. The full key stands in the row and decides when a prefix hits.
+ * ledger_event is the big one. Its row is compact (integers for tenant, run, type and context;
+ * bytes for ids and hashes) and strictly append-only by `pos`; the only other index on it is
+ * UNIQUE(run_no, first 8 bytes of the idempotency key), whose prefix is recent. That is what makes
+ * groups cheap: a commit costs the pages it touches. The full key stands in the row and decides
+ * when a prefix hits.
  *
  * CANON names four indexes over its table. They serve these queries through:
  *   idx_events_sequence (tenant, sequence)      the primary key `pos`
  *   idx_events_aggregate (tenant, aggregate)    ledger_event_run_key, by run
  *   idx_events_correlation (tenant, correlation) ledger_run_correlation, then by run
- *   idx_events_type (tenant, type, time)        ledger_event_type, partial: the types that are rare enough to be looked for
+ *   idx_events_type (tenant, type, time)        ledger_event_type, partial: the types that are rare
+ * enough to be looked for
  *
- * state_lot maps an eventId to its position. Random ids would touch a page each in one large index, so they are indexed lot by lot:
- * when a tenant has LOT_EVENTS more events, their ids are sorted and stored as a few rows of packed entries (lots.c). A look-up
- * reads one row of each lot, and scans the unsealed tail. */
+ * state_lot maps an eventId to its position. Random ids would touch a page each in one large index,
+ * so they are indexed lot by lot: when a tenant has LOT_EVENTS more events, their ids are sorted
+ * and stored as a few rows of packed entries (lots.c). A look-up reads one row of each lot, and
+ * scans the unsealed tail. */
 #include "ledger/schema.h"
 
 #include "base/buf.h"
 #include "base/limits.h"
 #include "core/event_type.h"
 
+/* clang-format off */
 /* NULL stays NULL (SQLite's hex() would make it empty). */
 #define UUID_TEXT(col)                                                                             \
     "{sqlite:lower(substr(NULLIF(hex(" col "),''),1,8)||'-'||substr(hex(" col "),9,4)||'-'||substr(hex(" col  \
@@ -169,7 +174,7 @@ static const char views_sql[] =
     " AS status, CASE s.inconsistent WHEN 0 THEN NULL ELSE 'INCONSISTENT' END AS mark,"
     " (SELECT MAX(v.run_seq) FROM ledger_event v WHERE v.run_no = r.run_no) AS run_seq,"
     " (SELECT COUNT(*) FROM state_step p WHERE " STEPS_OF("p", "r.run_no") " AND p.state = 3) AS total_steps,"
-    " (SELECT COALESCE(SUM(p.attempt - CASE p.state WHEN 4 THEN 0 ELSE 1 END), 0) FROM state_step p WHERE "
+    " (SELECT CAST(COALESCE(SUM(p.attempt - CASE p.state WHEN 4 THEN 0 ELSE 1 END), 0) AS {int}) FROM state_step p WHERE "
     STEPS_OF("p", "r.run_no") " AND p.attempt > 0) AS failed_steps,"
     " (SELECT COUNT(*) FROM state_step p WHERE " STEPS_OF("p", "r.run_no") " AND p.state = 2) AS open_steps,"
     " s.engine_attempt AS engine_attempt_id, " TIME_US("a.persisted_us") " AS started_at, " TIME_US("z.persisted_us")
@@ -211,11 +216,14 @@ static const char views_sql[] =
     "CREATE VIEW provider_refs AS SELECT p.provider AS provider, p.workflow_id AS workflow_id,"
     " p.provider_run_id AS provider_run_id, r.run_id AS run_id, t.tenant_id AS tenant_id FROM state_provider p"
     " JOIN ledger_run r ON r.run_no = p.run_no JOIN ledger_tenant t ON t.tenant_no = p.tenant_no;";
+/* clang-format on */
 
 /* The catalogue of known types, so that the views can name them. */
 static status insert_types(struct db *db, struct error *err) {
     struct db_stmt *ins = NULL;
-    status st = db_prepare(db, "INSERT INTO ledger_type(type_no, name, snake, family, lifecycle) VALUES ($1, $2, $3, $4, $5)",
+    status st = db_prepare(db,
+                           "INSERT INTO ledger_type(type_no, name, snake, family, lifecycle)"
+                           " VALUES ($1, $2, $3, $4, $5)",
                            &ins, err);
     for (int i = 1; i < EVENT_TYPE_COUNT && st == ST_OK; i++) {
         const struct event_type_info *info = event_type_info((enum event_type)i);
@@ -253,10 +261,11 @@ static status read_version(struct db *db, int64_t *version, struct error *err) {
     struct db_stmt *q = NULL;
     bool row = false;
     *version = 0;
-    status st = db_prepare(db,
-                           "SELECT COUNT(*) FROM {sqlite:sqlite_master WHERE type = 'table' AND name}"
-                           "{postgres:pg_tables WHERE schemaname = current_schema() AND tablename} = 'ledger_meta'",
-                           &q, err);
+    status st = db_prepare(
+        db,
+        "SELECT COUNT(*) FROM {sqlite:sqlite_master WHERE type = 'table' AND name}"
+        "{postgres:pg_tables WHERE schemaname = current_schema() AND tablename} = 'ledger_meta'",
+        &q, err);
     if (st == ST_OK) st = db_step(q, &row, err);
     if (st != ST_OK) return st;
     bool there = row && db_int(q, 0) > 0;
@@ -291,14 +300,16 @@ static status write_version(struct db *db, int64_t version, struct error *err) {
 
 static status too_new(int64_t version, struct error *err) {
     return error_at(err, ST_INVALID, "SCHEMA_VERSION", "",
-                    "the ledger has schema version %lld, this program works with %d", (long long)version,
-                    LEDGER_SCHEMA_VERSION);
+                    "the ledger has schema version %lld, this program works with %d",
+                    (long long)version, LEDGER_SCHEMA_VERSION);
 }
 
 static status migrate_from(struct db *db, int64_t version, struct error *err) {
     for (int64_t v = version; v < LEDGER_SCHEMA_VERSION; v++) {
         status st = migrations[v](db, err);
-        if (st != ST_OK) return error_wrap(err, "could not migrate the ledger to schema version %lld", (long long)v + 1);
+        if (st != ST_OK)
+            return error_wrap(err, "could not migrate the ledger to schema version %lld",
+                              (long long)v + 1);
     }
     return write_version(db, LEDGER_SCHEMA_VERSION, err);
 }

@@ -20,7 +20,8 @@ static int64_t count(struct db *db, const char *sql) {
     struct db_stmt *q = NULL;
     struct error err = {0};
     bool row = false;
-    CHECK(db_prepare(db, sql, &q, &err) == ST_OK && db_step(q, &row, &err) == ST_OK && row, "%s: %s", sql, err.msg);
+    CHECK(db_prepare(db, sql, &q, &err) == ST_OK && db_step(q, &row, &err) == ST_OK && row,
+          "%s: %s", sql, err.msg);
     int64_t n = db_int(q, 0);
     db_reset(q);
     return n;
@@ -34,9 +35,12 @@ TEST_DB(schema_is_made_once) {
     CHECK(schema_check(db, &err) == ST_OK, "%s", err.msg);
     CHECK(schema_migrate(db, &err) == ST_OK, "%s", err.msg);
     CHECK(!db_in_transaction(db));
-    CHECK(count(db, "SELECT COUNT(*) FROM ledger_meta WHERE name = 'schema_version' AND value = '1'") == 1);
-    static const char *const views[] = {"run_events", "orchestration_events", "runs", "steps", "alerts", "run_checkpoints",
-                                        "provider_refs", "tenants"};
+    CHECK(count(db,
+                "SELECT COUNT(*) FROM ledger_meta WHERE name = 'schema_version' AND value = '1'") ==
+          1);
+    static const char *const views[] = {
+        "run_events", "orchestration_events", "runs",          "steps",
+        "alerts",     "run_checkpoints",      "provider_refs", "tenants"};
     for (size_t i = 0; i < COUNT_OF(views); i++) { /* all can be read, with every column */
         struct db_stmt *q = NULL;
         char sql[128];
@@ -46,7 +50,8 @@ TEST_DB(schema_is_made_once) {
         buf_printf(&b, "SELECT * FROM %s", views[i]);
         buf_put_char(&b, 0);
         struct db *own = open_db(url); /* statements are remembered by the address of their text */
-        CHECK(db_prepare(own, sql, &q, &err) == ST_OK && db_step(q, &row, &err) == ST_OK && !row, "%s: %s", views[i], err.msg);
+        CHECK(db_prepare(own, sql, &q, &err) == ST_OK && db_step(q, &row, &err) == ST_OK && !row,
+              "%s: %s", views[i], err.msg);
         db_close(own);
     }
     db_close(db);
@@ -60,10 +65,14 @@ TEST_DB(schema_knows_the_types) {
     bool row = false;
     int types = 0;
     CHECK(schema_migrate(db, &err) == ST_OK, "%s", err.msg);
-    CHECK(db_prepare(db, "SELECT type_no, name, family, lifecycle FROM ledger_type ORDER BY type_no", &q, &err) == ST_OK, "%s", err.msg);
+    CHECK(db_prepare(db,
+                     "SELECT type_no, name, family, lifecycle FROM ledger_type ORDER BY type_no",
+                     &q, &err) == ST_OK,
+          "%s", err.msg);
     while (db_step(q, &row, &err) == ST_OK && row) {
         const struct event_type_info *info = event_type_info((enum event_type)db_int(q, 0));
-        CHECK(str_eq(db_text(q, 1), info->name) && str_eq(db_text(q, 2), str_c(event_family_name(info->family))));
+        CHECK(str_eq(db_text(q, 1), info->name) &&
+              str_eq(db_text(q, 2), str_c(event_family_name(info->family))));
         CHECK(db_int(q, 3) == info->lifecycle);
         types++;
     }
@@ -71,15 +80,18 @@ TEST_DB(schema_knows_the_types) {
     db_close(db);
 }
 
-/* A ledger of a newer version is neither changed nor read; one without a readable version is damaged. */
+/* A ledger of a newer version is neither changed nor read; one without a readable version is
+ * damaged. */
 TEST_DB(schema_of_another_version_is_refused) {
     struct db *db = open_db(url);
     struct ledger *l = NULL;
     struct error err = {0};
     CHECK(schema_migrate(db, &err) == ST_OK, "%s", err.msg);
     exec(db, "UPDATE ledger_meta SET value = '2' WHERE name = 'schema_version'");
-    CHECK(schema_migrate(db, &err) == ST_INVALID && strcmp(err.reason, "SCHEMA_VERSION") == 0, "%s", err.msg);
-    CHECK(schema_check(db, &err) == ST_INVALID && strcmp(err.reason, "SCHEMA_VERSION") == 0, "%s", err.msg);
+    CHECK(schema_migrate(db, &err) == ST_INVALID && strcmp(err.reason, "SCHEMA_VERSION") == 0, "%s",
+          err.msg);
+    CHECK(schema_check(db, &err) == ST_INVALID && strcmp(err.reason, "SCHEMA_VERSION") == 0, "%s",
+          err.msg);
     CHECK(ledger_open(url, NULL, &l, &err) == ST_INVALID, "%s", err.msg);
     CHECK(ledger_open_reader(url, &l, &err) == ST_INVALID, "%s", err.msg);
     CHECK(count(db, "SELECT COUNT(*) FROM ledger_meta WHERE value = '2'") == 1);
@@ -94,14 +106,16 @@ TEST_DB(schema_of_another_version_is_refused) {
 TEST_DB(schema_is_made_whole_or_not_at_all) {
     struct error err = {0};
     int64_t n = 0;
-    for (bool failed = true; failed; n += n < 12 ? 1 : 7) { /* the many inserts of types are all alike */
+    for (bool failed = true; failed;
+         n += n < 12 ? 1 : 7) { /* the many inserts of types are all alike */
         struct db *faulty = NULL;
         CHECK(db_faulty_wrap(open_db(url), &faulty, &err) == ST_OK, "%s", err.msg);
         db_faulty_fail_at(faulty, n, false);
         failed = schema_migrate(faulty, &err) != ST_OK;
         db_close(faulty);
         struct db *db = open_db(url);
-        CHECK(schema_check(db, &err) == (failed ? ST_NOT_FOUND : ST_OK), "call %lld: %s", (long long)n, err.msg);
+        CHECK(schema_check(db, &err) == (failed ? ST_NOT_FOUND : ST_OK), "call %lld: %s",
+              (long long)n, err.msg);
         db_close(db);
     }
     CHECK(n > 40, "only %lld calls", (long long)n);

@@ -2,17 +2,19 @@
 
 static uint64_t eight(const uint8_t *b) {
     uint64_t v = 0;
-    for (int i = 0; i < 8; i++) v = v << 8 | b[i];
+    for (int i = 0; i < 8; i++)
+        v = v << 8 | b[i];
     return v;
 }
 
 uint64_t key_prefix(const uint8_t key[SHA256_LEN]) { return eight(key); }
-uint64_t id_prefix(uuid id) { return eight(id.b) ^ eight(id.b + 8) * 0x9e3779b97f4a7c15u; }
+uint64_t id_prefix(uuid id) { return eight(id.b) ^ eight(id.b + 8) * 0x9e3779b97f4a7c15U; }
 
-/* The ids are hashes and random UUIDs already; fold so that a chosen prefix cannot line up the low bits. */
+/* The ids are hashes and random UUIDs already; fold so that a chosen prefix cannot line up the low
+ * bits. */
 static uint32_t slot(uint64_t v, uint32_t slots) {
     v ^= v >> 32;
-    v *= 0x9e3779b97f4a7c15u;
+    v *= 0x9e3779b97f4a7c15U;
     return (uint32_t)(v >> 32) & (slots - 1);
 }
 
@@ -52,7 +54,8 @@ static bool grow(struct seen *s, struct arena *arena) {
     if (!bigger.items || !bigger.by_key || !bigger.by_id) return false;
     if (s->count > 0) memcpy(bigger.items, s->items, s->count * sizeof(*s->items));
     *s = bigger;
-    for (uint32_t i = 0; i < s->count; i++) enter(s, i);
+    for (uint32_t i = 0; i < s->count; i++)
+        enter(s, i);
     return true;
 }
 

@@ -18,6 +18,7 @@ struct writer {
 
 static void answer(struct writer_call **calls, size_t n, status code, const struct error *err) {
     for (size_t i = 0; i < n; i++) {
+        if (code != ST_OK && calls[i]->stream) calls[i]->stream->failed = true;
         calls[i]->code = code;
         if (code != ST_OK) calls[i]->err = *err;
         calls[i]->done(calls[i]); /* may free the call */
@@ -27,17 +28,41 @@ static void answer(struct writer_call **calls, size_t n, status code, const stru
 static void commit(struct writer *w, struct writer_call **calls, size_t n, size_t items) {
     struct append_request *requests[QUEUE_REQUESTS_MAX];
     struct error err = {0};
-    for (size_t i = 0; i < n; i++) requests[i] = &calls[i]->request;
+    for (size_t i = 0; i < n; i++)
+        requests[i] = &calls[i]->request;
     int64_t start = clock_mono_ns();
     status st = ledger_append(w->ledger, requests, n, &err);
     metric_observe(w->seconds, (double)(clock_mono_ns() - start) / 1e9);
     metric_add(w->commits, 1);
-    if (st == ST_OK) metric_add(w->events, (int64_t)items);
+    if (st == ST_OK)
+        metric_add(w->events, (int64_t)items);
     else {
         metric_add(w->failures, 1);
         LOG(LOG_ERROR, "append failed, nothing was acknowledged", LOG_S("error", str_c(err.msg)));
     }
     answer(calls, n, st, &err);
+}
+
+/* Answers the calls whose stream has failed, and closes the gaps they leave. */
+static size_t drop_failed(struct writer_call **calls, size_t n) {
+    size_t kept = 0;
+    struct error err = {0};
+    error_set(&err, ST_RETRY, "an append before this one failed: nothing of this one was stored");
+    for (size_t i = 0; i < n; i++) {
+        if (calls[i]->stream && calls[i]->stream->failed) answer(&calls[i], 1, ST_RETRY, &err);
+        else calls[kept++] = calls[i];
+    }
+    return kept;
+}
+
+/* How many calls from the first on fit into one group. */
+static size_t group_size(struct writer_call **calls, size_t n, size_t *items) {
+    *items = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (*items + calls[i]->request.count > GROUP_EVENTS_MAX) return i;
+        *items += calls[i]->request.count;
+    }
+    return n;
 }
 
 /* Takes what waits, and commits it in as few groups as the limits allow. */
@@ -47,31 +72,33 @@ static void *run(void *arg) {
     size_t n;
     while ((n = queue_take(w->queue, taken, QUEUE_REQUESTS_MAX, -1)) > 0) {
         struct writer_call **calls = (struct writer_call **)taken;
-        size_t first = 0, items = 0;
-        for (size_t i = 0; i < n; i++) {
-            size_t count = calls[i]->request.count;
-            if (items + count > GROUP_EVENTS_MAX) {
-                commit(w, calls + first, i - first, items);
-                first = i;
-                items = 0;
-            }
-            items += count;
+        while ((n = drop_failed(calls, n)) > 0) {
+            size_t items;
+            size_t group = group_size(calls, n, &items);
+            commit(w, calls, group, items);
+            calls += group;
+            n -= group;
         }
-        commit(w, calls + first, n - first, items);
     }
     return NULL;
 }
 
 static void register_metrics(struct writer *w, struct metrics *m) {
-    static const double bounds[] = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10};
+    static const double bounds[] = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
+                                    0.1,    0.25,  0.5,    1,     2.5,  5,     10};
     if (!m) return;
-    w->events = metrics_counter(m, "cairn_ledger_events_total", "Events answered by a durable commit, duplicates and refusals included.", "");
+    w->events = metrics_counter(
+        m, "cairn_ledger_events_total",
+        "Events answered by a durable commit, duplicates and refusals included.", "");
     w->commits = metrics_counter(m, "cairn_ledger_commits_total", "Group commits tried.", "");
-    w->failures = metrics_counter(m, "cairn_ledger_commit_failures_total", "Group commits that failed.", "");
-    w->seconds = metrics_histogram(m, "cairn_ledger_commit_seconds", "Time of one group commit.", bounds, COUNT_OF(bounds));
+    w->failures =
+        metrics_counter(m, "cairn_ledger_commit_failures_total", "Group commits that failed.", "");
+    w->seconds = metrics_histogram(m, "cairn_ledger_commit_seconds", "Time of one group commit.",
+                                   bounds, COUNT_OF(bounds));
 }
 
-status writer_open(struct ledger *ledger, struct metrics *metrics, struct writer **out, struct error *err) {
+status writer_open(struct ledger *ledger, struct metrics *metrics, struct writer **out,
+                   struct error *err) {
     struct writer *w = mem_alloc(sizeof(*w));
     if (!w) {
         ledger_close(ledger);
@@ -103,13 +130,15 @@ void writer_close(struct writer *w) {
 
 static status check_size(const struct writer_call *call, struct error *err) {
     if (call->request.count <= BATCH_EVENTS_MAX) return ST_OK;
-    return error_at(err, ST_LIMIT, "BATCH_TOO_LARGE", "", "a batch of %zu events, at most %d are allowed", call->request.count,
+    return error_at(err, ST_LIMIT, "BATCH_TOO_LARGE", "",
+                    "a batch of %zu events, at most %d are allowed", call->request.count,
                     BATCH_EVENTS_MAX);
 }
 
 static status refused(struct writer *w, struct error *err) {
     if (queue_is_shut(w->queue)) return error_set(err, ST_RETRY, "the ledger is closing");
-    return error_at(err, ST_LIMIT, "QUEUE_FULL", "", "%d appends are waiting already: try again later", QUEUE_REQUESTS_MAX);
+    return error_at(err, ST_LIMIT, "QUEUE_FULL", "",
+                    "%d appends are waiting already: try again later", QUEUE_REQUESTS_MAX);
 }
 
 status writer_submit(struct writer *w, struct writer_call *call, struct error *err) {
@@ -121,25 +150,34 @@ status writer_submit(struct writer *w, struct writer_call *call, struct error *e
 
 /* ---- waiting ---- */
 
-struct waiter { pthread_mutex_t lock; /* guards `ready` */ pthread_cond_t cond; bool ready; };
+struct waiter {
+    pthread_mutex_t lock; /* guards `ready` */
+    pthread_cond_t cond;
+    bool ready;
+};
 
 static void wake(struct writer_call *call) {
     struct waiter *waiter = call->context;
     pthread_mutex_lock(&waiter->lock);
     waiter->ready = true;
-    pthread_cond_signal(&waiter->cond); /* under the lock: the waiter's stack is gone once it is released */
+    pthread_cond_signal(
+        &waiter->cond); /* under the lock: the waiter's stack is gone once it is released */
     pthread_mutex_unlock(&waiter->lock);
 }
 
-status writer_append(struct writer *w, struct writer_call *call, int64_t timeout_ms, struct error *err) {
+status writer_append(struct writer *w, struct writer_call *call, int64_t timeout_ms,
+                     struct error *err) {
     struct waiter waiter = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
     status st = check_size(call, err);
     if (st != ST_OK) return st;
     call->done = wake;
+    /* cppcheck-suppress autoVariables ; the waiter outlives its use: we leave once it is refused,
+     * or done */
     call->context = &waiter;
     if (!queue_push(w->queue, call, timeout_ms)) return refused(w, err);
     pthread_mutex_lock(&waiter.lock);
-    while (!waiter.ready) pthread_cond_wait(&waiter.cond, &waiter.lock);
+    while (!waiter.ready)
+        pthread_cond_wait(&waiter.cond, &waiter.lock);
     pthread_mutex_unlock(&waiter.lock);
     pthread_mutex_destroy(&waiter.lock);
     pthread_cond_destroy(&waiter.cond);

@@ -1,8 +1,9 @@
 /* ledger/writer.h: the ledger thread. Many producers, one writer, group commit without waiting.
  *
- * The thread owns the struct ledger. It takes everything that is queued, commits it as one transaction and answers each waiter; while it
- * commits, the next group gathers. An answer is given only after the commit is durable. The queue is bounded: when it is full, submitting
- * answers ST_LIMIT (reason QUEUE_FULL) and nothing was taken. */
+ * The thread owns the struct ledger. It takes everything that is queued, commits it as one
+ * transaction and answers each waiter; while it commits, the next group gathers. An answer is given
+ * only after the commit is durable. The queue is bounded: when it is full, submitting answers
+ * ST_LIMIT (reason QUEUE_FULL) and nothing was taken. */
 #pragma once
 
 #include "base/error.h"
@@ -11,20 +12,33 @@
 
 struct writer;
 
+/* The calls of a producer that sends without waiting for answers. Once one of them fails, those
+ * behind it fail too, untried: a later event must not be stored without an earlier one. Belongs to
+ * the producer; the ledger thread writes it until the last call is answered. */
+struct writer_stream {
+    bool failed;
+};
+
 struct writer_call {
     struct append_request request; /* count at most BATCH_EVENTS_MAX */
-    /* Filled before `done` is called. ST_OK: committed, see request.results. Else nothing is acknowledged. */
+    /* Filled before `done` is called. ST_OK: committed, see request.results. Else nothing is
+     * acknowledged. */
     status code;
     struct error err;
-    void (*done)(struct writer_call *call); /* called on the ledger thread; NULL only inside writer_append() */
-    void *context;                          /* the caller's */
+    /* Called on the ledger thread; NULL only inside writer_append(). */
+    void (*done)(struct writer_call *call);
+    void *context;                /* the caller's */
+    struct writer_stream *stream; /* or NULL: this call stands for itself */
 };
 
 /* Starts the thread. Takes ownership of the ledger, also on failure. `metrics` may be NULL. */
-MUST_CHECK status writer_open(struct ledger *ledger, struct metrics *metrics, struct writer **out, struct error *err);
+MUST_CHECK status writer_open(struct ledger *ledger, struct metrics *metrics, struct writer **out,
+                              struct error *err);
 /* Answers what is queued, stops the thread, closes the ledger. NULL is fine. */
 void writer_close(struct writer *w);
-/* Hands `call` over until `done`. ST_LIMIT when the queue is full, ST_RETRY when the writer is closing. */
+/* Hands `call` over until `done`. ST_LIMIT when the queue is full, ST_RETRY when the writer is
+ * closing. */
 MUST_CHECK status writer_submit(struct writer *w, struct writer_call *call, struct error *err);
 /* Submits and waits; waits for room too, up to timeout_ms. Returns call->code. */
-MUST_CHECK status writer_append(struct writer *w, struct writer_call *call, int64_t timeout_ms, struct error *err);
+MUST_CHECK status writer_append(struct writer *w, struct writer_call *call, int64_t timeout_ms,
+                                struct error *err);

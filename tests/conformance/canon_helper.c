@@ -13,7 +13,8 @@ static int64_t canon_clock(void *clock) { return *(int64_t *)clock; }
 
 static void prepare(struct canon *c, str url, enum ledger_validation validation) {
     *c = (struct canon){.url = url, .now_us = CANON_EPOCH_US};
-    c->options = (struct ledger_options){.validation = validation, .now_us = canon_clock, .clock = &c->now_us};
+    c->options = (struct ledger_options){
+        .validation = validation, .now_us = canon_clock, .clock = &c->now_us};
     arena_init(&c->arena, 4096, SIZE_MAX);
     log_setup(2, false, LOG_OFF); /* refusals are what these tests are about */
 }
@@ -50,18 +51,23 @@ static status connect_faulty(void *context, struct db **out, struct error *err) 
     status st = db_open(c->url, DB_WRITE, &inner, err);
     if (st != ST_OK) return st;
     st = db_faulty_wrap(inner, out, err);
-    if (st != ST_OK) db_close(inner);
-    else c->faulty = *out;
+    if (st != ST_OK)
+        db_close(inner);
+    else
+        c->faulty = *out;
     return st;
 }
 
 void canon_open_faulty(struct canon *c, str url, enum ledger_validation validation) {
     prepare(c, url, validation);
     struct error err = {0};
-    CHECK(ledger_open_with(connect_faulty, c, &c->options, &c->ledger, &err) == ST_OK, "%s", err.msg);
+    CHECK(ledger_open_with(connect_faulty, c, &c->options, &c->ledger, &err) == ST_OK, "%s",
+          err.msg);
 }
 
-void canon_fail_at(struct canon *c, int64_t n, bool after) { db_faulty_fail_at(c->faulty, n, after); }
+void canon_fail_at(struct canon *c, int64_t n, bool after) {
+    db_faulty_fail_at(c->faulty, n, after);
+}
 
 /* ---- text ---- */
 
@@ -76,6 +82,7 @@ const char *canon_fmt(const char *fmt, ...) {
     char text[8192];
     va_list args;
     va_start(args, fmt);
+    /* NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): it is set in the line before */
     int n = vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
     CHECK(n >= 0 && (size_t)n < sizeof(text));
@@ -93,13 +100,17 @@ bool canon_str_is(str s, const char *want) { return str_eq(s, str_c(want)); }
 /* ---- events ---- */
 
 struct event canon_run_ids(const char *run) {
-    return (struct event){.run_id = str_c(run), .tenant_id = STR("acme"), .project_id = STR("shop"),
-                          .environment_id = STR("dev"), .plan_id = STR("orders"), .plan_version = STR("7"),
+    return (struct event){.run_id = str_c(run),
+                          .tenant_id = STR("acme"),
+                          .project_id = STR("shop"),
+                          .environment_id = STR("dev"),
+                          .plan_id = STR("orders"),
+                          .plan_version = STR("7"),
                           .engine_attempt = 1};
 }
 
-struct append_item canon_event_with(const char *type, const char *run, const char *step, int64_t attempt,
-                                    const char *payload) {
+struct append_item canon_event_with(const char *type, const char *run, const char *step,
+                                    int64_t attempt, const char *payload) {
     struct append_item item = {.event = canon_run_ids(run)};
     struct event *e = &item.event;
     e->type_name = str_c(type);
@@ -113,7 +124,8 @@ struct append_item canon_event_with(const char *type, const char *run, const cha
     return item;
 }
 
-struct append_item canon_event(const char *type, const char *run, const char *step, int64_t attempt) {
+struct append_item canon_event(const char *type, const char *run, const char *step,
+                               int64_t attempt) {
     return canon_event_with(type, run, step, attempt, NULL);
 }
 
@@ -124,24 +136,29 @@ void canon_rekey(struct append_item *item) {
     CHECK(event_validate(&item->event, &err) == ST_OK, "%s", err.msg);
 }
 
-struct append_item canon_fact(enum event_type type, const char *run, str subject, int64_t occurrence, const char *data) {
+struct append_item canon_fact(enum event_type type, const char *run, str subject,
+                              int64_t occurrence, const char *data) {
     struct append_item item = {0};
     struct event ids = canon_run_ids(run);
     struct error err = {0};
-    CHECK(ledger_fact(&ids, type, subject, occurrence, str_c(data), &item, &err) == ST_OK, "%s", err.msg);
+    CHECK(ledger_fact(&ids, type, subject, occurrence, str_c(data), &item, &err) == ST_OK, "%s",
+          err.msg);
     return item;
 }
 
 /* ---- appending ---- */
 
-void canon_batch(struct canon *c, struct append_item *items, size_t count, bool atomic, struct append_result *results) {
-    struct append_request req = {.items = items, .count = count, .atomic = atomic, .results = results, .arena = &c->arena};
+void canon_batch(struct canon *c, struct append_item *items, size_t count, bool atomic,
+                 struct append_result *results) {
+    struct append_request req = {
+        .items = items, .count = count, .atomic = atomic, .results = results, .arena = &c->arena};
     struct append_request *reqs[] = {&req};
     struct error err = {0};
     CHECK(ledger_append(c->ledger, reqs, 1, &err) == ST_OK, "%s", err.msg);
 }
 
-status canon_append(struct canon *c, struct append_item *item, struct append_result *res, struct error *err) {
+status canon_append(struct canon *c, struct append_item *item, struct append_result *res,
+                    struct error *err) {
     struct append_request req = {.items = item, .count = 1, .results = res, .arena = &c->arena};
     struct append_request *reqs[] = {&req};
     *res = (struct append_result){0};
@@ -164,7 +181,8 @@ struct append_result canon_put(struct canon *c, struct append_item item) {
 void canon_refused(struct canon *c, struct append_item item, status code, const char *reason) {
     struct append_result res = canon_try(c, item);
     CHECK(res.code == code, "%.*s: status %d", STR_ARG(item.event.type_name), (int)res.code);
-    CHECK(res.err->reason && strcmp(res.err->reason, reason) == 0, "%s: %s", res.err->reason, res.err->msg);
+    CHECK(res.err->reason && strcmp(res.err->reason, reason) == 0, "%s: %s", res.err->reason,
+          res.err->msg);
 }
 
 void canon_finished_run(struct canon *c, const char *run, int steps) {
@@ -178,9 +196,9 @@ void canon_finished_run(struct canon *c, const char *run, int steps) {
 }
 
 uint64_t canon_random(uint64_t *state) { /* splitmix64 */
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    uint64_t z = *state += 0x9e3779b97f4a7c15U;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9U;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebU;
     return z ^ (z >> 31);
 }
 
@@ -192,30 +210,33 @@ int canon_scaled(int n, int least) {
     return scaled < least ? least : (int)scaled;
 }
 
-/* Of every 16 events most concern a step; the others move the run, or are opaque. What the tables forbid is refused or
- * recorded, as the ledger was opened. */
+/* Of every 16 events most concern a step; the others move the run, or are opaque. What the tables
+ * forbid is refused or recorded, as the ledger was opened. */
 static struct append_item random_event(const char *prefix, int runs, uint64_t *seed) {
-    static const char *const of_step[] = {"StepStarted", "StepStarted", "StepCompleted", "StepCompleted", "StepFailed",
-                                          "StepSkipped", "StepRetried", "StepCorrected", "StepWeighed"};
-    static const char *const of_run[] = {"RunQueued", "RunStarted", "RunStarted", "RunPaused",
-                                         "RunResumed", "RunCompleted", "RunFailed", "RunObserved"};
+    static const char *const of_step[] = {"StepStarted",   "StepStarted",   "StepCompleted",
+                                          "StepCompleted", "StepFailed",    "StepSkipped",
+                                          "StepRetried",   "StepCorrected", "StepWeighed"};
+    static const char *const of_run[] = {"RunQueued",  "RunStarted",   "RunStarted", "RunPaused",
+                                         "RunResumed", "RunCompleted", "RunFailed",  "RunObserved"};
     uint64_t r = canon_random(seed);
     const char *run = canon_fmt("%s%llu", prefix, (unsigned long long)(r >> 8) % (unsigned)runs);
     if (r % 16 >= 5) {
         const char *step = canon_fmt("s%llu", (unsigned long long)(r >> 24) % 4);
-        return canon_event_with(of_step[(r >> 32) % COUNT_OF(of_step)], run, step, 1 + (int64_t)(r >> 40) % 2,
-                                "{\"output\":{\"n\":1}}");
+        return canon_event_with(of_step[(r >> 32) % COUNT_OF(of_step)], run, step,
+                                1 + (int64_t)(r >> 40) % 2, "{\"output\":{\"n\":1}}");
     }
     return canon_event(of_run[(r >> 32) % COUNT_OF(of_run)], run, NULL, 1 + (int64_t)(r >> 40) % 2);
 }
 
-void canon_random_workload(struct canon *c, const char *prefix, int runs, int count, uint64_t seed) {
+void canon_random_workload(struct canon *c, const char *prefix, int runs, int count,
+                           uint64_t seed) {
     enum { LOT = 16 };
     for (int done = 0; done < count; done += LOT) {
         struct append_item items[LOT];
         struct append_result results[LOT];
         size_t n = count - done < LOT ? (size_t)(count - done) : LOT;
-        for (size_t i = 0; i < n; i++) items[i] = random_event(prefix, runs, &seed);
+        for (size_t i = 0; i < n; i++)
+            items[i] = random_event(prefix, runs, &seed);
         c->now_us += 250000;
         canon_batch(c, items, n, false, results);
     }
@@ -282,7 +303,9 @@ str canon_plan(struct canon *c, const char *sql) {
     bool row = false;
     struct buf b;
     buf_init(&b, (size_t)1024 * 1024);
-    CHECK(db_prepare(ledger_db(c->ledger), canon_fmt("EXPLAIN QUERY PLAN %s", sql), &q, &err) == ST_OK, "%s", err.msg);
+    CHECK(db_prepare(ledger_db(c->ledger), canon_fmt("EXPLAIN QUERY PLAN %s", sql), &q, &err) ==
+              ST_OK,
+          "%s", err.msg);
     while (db_step(q, &row, &err) == ST_OK && row) {
         buf_put(&b, db_text(q, 3));
         buf_put_char(&b, '\n');
@@ -296,7 +319,8 @@ yyjson_val *canon_json(struct canon *c, str text) {
     yyjson_val *root = NULL;
     struct error err = {0};
     struct json_limits limits = {(size_t)16 * 1024 * 1024, JSON_DEPTH_MAX};
-    CHECK(text.ptr && json_parse(text, limits, &c->arena, &root, &err) == ST_OK, "%.*s: %s", STR_ARG(text), err.msg);
+    CHECK(text.ptr && json_parse(text, limits, &c->arena, &root, &err) == ST_OK, "%.*s: %s",
+          STR_ARG(text), err.msg);
     return root;
 }
 
@@ -308,9 +332,12 @@ str canon_member(yyjson_val *obj, const char *name) {
 
 /* Whatever columns the table has: a SELECT of its rows as one text each. */
 static const char *dump_sql(struct canon *c, const char *table) {
-    if (db_is_postgres(ledger_db(c->ledger))) return canon_fmt("SELECT x::text FROM %s x ORDER BY 1", table);
-    str cells = canon_text(c, canon_fmt("SELECT group_concat('quote('||name||')', '||'',''||') FROM pragma_table_info('%s')",
-                                        table));
+    if (db_is_postgres(ledger_db(c->ledger)))
+        return canon_fmt("SELECT x::text FROM %s x ORDER BY 1", table);
+    str cells = canon_text(
+        c, canon_fmt(
+               "SELECT group_concat('quote('||name||')', '||'',''||') FROM pragma_table_info('%s')",
+               table));
     return canon_fmt("SELECT %.*s FROM %s ORDER BY 1", STR_ARG(cells), table);
 }
 
@@ -328,13 +355,14 @@ str canon_dump(struct canon *c, const char *const *tables, size_t count) {
 }
 
 str canon_state_dump(struct canon *c) {
-    static const char *const tables[] = {"state_run", "state_step", "state_alert", "state_provider", "state_lot"};
+    static const char *const tables[] = {"state_run", "state_step", "state_alert", "state_provider",
+                                         "state_lot"};
     return canon_dump(c, tables, COUNT_OF(tables));
 }
 
 str canon_truth_dump(struct canon *c) {
-    static const char *const tables[] = {"ledger_event", "ledger_run", "ledger_tenant", "ledger_context",
-                                         "ledger_type", "ledger_checkpoint"};
+    static const char *const tables[] = {"ledger_event",   "ledger_run",  "ledger_tenant",
+                                         "ledger_context", "ledger_type", "ledger_checkpoint"};
     return canon_dump(c, tables, COUNT_OF(tables));
 }
 
@@ -348,13 +376,15 @@ struct run_info canon_run(struct canon *c, const char *run) {
 struct verify_report canon_verify(struct canon *c, bool state) {
     struct verify_report report;
     struct error err = {0};
-    CHECK(ledger_verify(c->ledger, state, NULL, NULL, &c->arena, &report, &err) == ST_OK, "%s", err.msg);
+    CHECK(ledger_verify(c->ledger, state, NULL, NULL, &c->arena, &report, &err) == ST_OK, "%s",
+          err.msg);
     return report;
 }
 
 void canon_clean(struct canon *c) {
     struct verify_report report = canon_verify(c, true);
-    CHECK(!report.damaged, "run \"%.*s\", event %lld: %s", STR_ARG(report.run_id), (long long)report.seq, report.what);
+    CHECK(!report.damaged, "run \"%.*s\", event %lld: %s", STR_ARG(report.run_id),
+          (long long)report.seq, report.what);
 }
 
 void canon_drop_triggers(struct canon *c) {

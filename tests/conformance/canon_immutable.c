@@ -13,20 +13,34 @@ static void fill(struct canon *c) {
 /* CE-2.1-6, CE-10.2-1: no table of the truth lets a row be changed or deleted, whoever asks. */
 TEST_DB(canon_the_truth_refuses_update_and_delete) {
     static const char *const statements[] = {
-        "UPDATE ledger_event SET payload = 'x'", "UPDATE ledger_event SET pos = pos + 1000", "DELETE FROM ledger_event",
-        "UPDATE ledger_run SET run_id = 'x'", "DELETE FROM ledger_run", "UPDATE ledger_context SET plan_id = 'x'",
-        "DELETE FROM ledger_context", "UPDATE ledger_type SET name = 'x' WHERE type_no = 1000", "DELETE FROM ledger_type",
-        "UPDATE ledger_checkpoint SET data = 'x'", "DELETE FROM ledger_checkpoint", "UPDATE ledger_tenant SET tenant_id = 'x'",
-        "UPDATE ledger_tenant SET tenant_uuid = 'x'", "UPDATE ledger_tenant SET tenant_no = 9", "DELETE FROM ledger_tenant",
-        "UPDATE orchestration_events SET actor = 'x'", "DELETE FROM orchestration_events", "UPDATE run_events SET payload = NULL",
+        "UPDATE ledger_event SET payload = 'x'",
+        "UPDATE ledger_event SET pos = pos + 1000",
+        "DELETE FROM ledger_event",
+        "UPDATE ledger_run SET run_id = 'x'",
+        "DELETE FROM ledger_run",
+        "UPDATE ledger_context SET plan_id = 'x'",
+        "DELETE FROM ledger_context",
+        "UPDATE ledger_type SET name = 'x' WHERE type_no = 1000",
+        "DELETE FROM ledger_type",
+        "UPDATE ledger_checkpoint SET data = 'x'",
+        "DELETE FROM ledger_checkpoint",
+        "UPDATE ledger_tenant SET tenant_id = 'x'",
+        "UPDATE ledger_tenant SET tenant_uuid = 'x'",
+        "UPDATE ledger_tenant SET tenant_no = 9",
+        "DELETE FROM ledger_tenant",
+        "UPDATE orchestration_events SET actor = 'x'",
+        "DELETE FROM orchestration_events",
+        "UPDATE run_events SET payload = NULL",
         "DELETE FROM run_events"};
-    static const char *const truncates[] = {"TRUNCATE ledger_event", "TRUNCATE ledger_run", "TRUNCATE ledger_context",
-                                            "TRUNCATE ledger_type", "TRUNCATE ledger_checkpoint", "TRUNCATE ledger_tenant"};
+    static const char *const truncates[] = {"TRUNCATE ledger_event",      "TRUNCATE ledger_run",
+                                            "TRUNCATE ledger_context",    "TRUNCATE ledger_type",
+                                            "TRUNCATE ledger_checkpoint", "TRUNCATE ledger_tenant"};
     struct canon c;
     canon_open(&c, url);
     fill(&c);
     str before = canon_truth_dump(&c);
-    for (size_t i = 0; i < COUNT_OF(statements); i++) CHECK(canon_sql(&c, statements[i]) != ST_OK, "%s", statements[i]);
+    for (size_t i = 0; i < COUNT_OF(statements); i++)
+        CHECK(canon_sql(&c, statements[i]) != ST_OK, "%s", statements[i]);
     for (size_t i = 0; i < COUNT_OF(truncates) && db_is_postgres(ledger_db(c.ledger)); i++) {
         CHECK(canon_sql(&c, truncates[i]) == ST_INVALID, "%s", truncates[i]);
     }
@@ -39,11 +53,15 @@ TEST_DB(canon_the_truth_refuses_update_and_delete) {
 TEST_DB(canon_the_truth_refuses_replacement) {
     static const char *const statements[] = {
         "{sqlite:INSERT OR REPLACE INTO ledger_event SELECT * FROM ledger_event}"
-        "{postgres:INSERT INTO ledger_event SELECT * FROM ledger_event ON CONFLICT (pos) DO UPDATE SET payload = 'x'}",
+        "{postgres:INSERT INTO ledger_event SELECT * FROM ledger_event ON CONFLICT (pos) DO UPDATE "
+        "SET payload = 'x'}",
         "{sqlite:REPLACE INTO ledger_run SELECT * FROM ledger_run}"
-        "{postgres:INSERT INTO ledger_run SELECT * FROM ledger_run ON CONFLICT (run_no) DO UPDATE SET run_id = 'x'}",
-        "{sqlite:INSERT INTO ledger_tenant SELECT * FROM ledger_tenant WHERE 1 ON CONFLICT (tenant_no) DO UPDATE SET tenant_id = 'x'}"
-        "{postgres:INSERT INTO ledger_tenant SELECT * FROM ledger_tenant ON CONFLICT (tenant_no) DO UPDATE SET tenant_id = 'x'}"};
+        "{postgres:INSERT INTO ledger_run SELECT * FROM ledger_run ON CONFLICT (run_no) DO UPDATE "
+        "SET run_id = 'x'}",
+        "{sqlite:INSERT INTO ledger_tenant SELECT * FROM ledger_tenant WHERE 1 ON CONFLICT "
+        "(tenant_no) DO UPDATE SET tenant_id = 'x'}"
+        "{postgres:INSERT INTO ledger_tenant SELECT * FROM ledger_tenant ON CONFLICT (tenant_no) "
+        "DO UPDATE SET tenant_id = 'x'}"};
     struct canon c;
     canon_open(&c, url);
     fill(&c);
@@ -55,7 +73,8 @@ TEST_DB(canon_the_truth_refuses_replacement) {
     canon_close(&c);
 }
 
-/* CE-2.1-6: the same through every call of the ledger: appending the event again, with other data, does not change it. */
+/* CE-2.1-6: the same through every call of the ledger: appending the event again, with other data,
+ * does not change it. */
 TEST_DB(canon_an_append_never_changes_an_event) {
     struct canon c;
     struct error err = {0};
@@ -64,7 +83,8 @@ TEST_DB(canon_an_append_never_changes_an_event) {
     canon_put(&c, first);
     str before = canon_text(&c, "SELECT payload FROM run_events");
     str id = canon_text(&c, "SELECT \"eventId\" FROM run_events");
-    struct append_result res = canon_try(&c, canon_event_with("RunStarted", "r1", NULL, 1, "{\"a\":2}"));
+    struct append_result res =
+        canon_try(&c, canon_event_with("RunStarted", "r1", NULL, 1, "{\"a\":2}"));
     CHECK(res.code == ST_OK && res.duplicate && uuid_eq(res.event_id, first.event.event_id));
     CHECK(ledger_rebuild(c.ledger, NULL, NULL, NULL, &err) == ST_OK, "%s", err.msg);
     canon_reopen(&c);
@@ -81,33 +101,47 @@ TEST_DB(canon_a_changed_byte_is_found) {
     fill(&c);
     canon_clean(&c);
     canon_drop_triggers(&c);
-    canon_must_sql(&c, "UPDATE ledger_event SET actor = 'x' WHERE pos = (SELECT MIN(pos) + 2 FROM ledger_event)");
+    canon_must_sql(
+        &c,
+        "UPDATE ledger_event SET actor = 'x' WHERE pos = (SELECT MIN(pos) + 2 FROM ledger_event)");
     struct verify_report report = canon_verify(&c, false);
-    CHECK(report.damaged && report.seq == 3 && canon_str_is(report.tenant_id, "acme"), "%s", report.what);
+    CHECK(report.damaged && report.seq == 3 && canon_str_is(report.tenant_id, "acme"), "%s",
+          report.what);
     canon_close(&c);
 }
 
-/* CE-10.2-2: a step's output is corrected by a new event that points to the original, which stays; the view shows the correction. */
+/* CE-10.2-2: a step's output is corrected by a new event that points to the original, which stays;
+ * the view shows the correction. */
 TEST_DB(canon_a_correction_is_a_new_event) {
     struct canon c;
     canon_open(&c, url);
     canon_put(&c, canon_event("RunStarted", "r1", NULL, 1));
     canon_put(&c, canon_event("StepStarted", "r1", "s", 1));
-    struct append_item original = canon_event_with("StepCompleted", "r1", "s", 1, "{\"output\":{\"rows\":5}}");
+    struct append_item original =
+        canon_event_with("StepCompleted", "r1", "s", 1, "{\"output\":{\"rows\":5}}");
     canon_put(&c, original);
-    static const char original_row[] = "SELECT id||event_type||CAST(event_data AS TEXT)||occurred_at FROM orchestration_events"
-                                       " WHERE event_type = 'STEP_COMPLETED'";
-    str before = canon_text(&c, original_row), when = canon_text(&c, "SELECT completed_at FROM steps");
+    static const char original_row[] =
+        "SELECT id||event_type||CAST(event_data AS TEXT)||occurred_at FROM orchestration_events"
+        " WHERE event_type = 'STEP_COMPLETED'";
+    str before = canon_text(&c, original_row),
+        when = canon_text(&c, "SELECT completed_at FROM steps");
     c.now_us += 60000000;
     for (int64_t n = 1; n <= 2; n++) { /* corrected twice */
-        struct append_item fix = canon_event_with("StepCorrected", "r1", "s", n, canon_fmt("{\"output\":{\"rows\":%d}}", 5 + (int)n));
+        struct append_item fix = canon_event_with(
+            "StepCorrected", "r1", "s", n, canon_fmt("{\"output\":{\"rows\":%d}}", 5 + (int)n));
         fix.cause = &original.event.event_id;
         canon_put(&c, fix);
-        CHECK(str_eq(canon_text(&c, "SELECT output_result FROM steps"), str_c(canon_fmt("{\"rows\":%d}", 5 + (int)n))));
+        CHECK(str_eq(canon_text(&c, "SELECT output_result FROM steps"),
+                     str_c(canon_fmt("{\"rows\":%d}", 5 + (int)n))));
     }
     CHECK(str_eq(before, canon_text(&c, original_row)));
-    CHECK(canon_int(&c, canon_fmt("SELECT COUNT(*) FROM orchestration_events WHERE event_type = 'STEP_CORRECTED' AND"
-                                  " causation_id = '%.*s'", STR_ARG(canon_uuid_text(original.event.event_id)))) == 2);
+    CHECK(
+        canon_int(
+            &c,
+            canon_fmt(
+                "SELECT COUNT(*) FROM orchestration_events WHERE event_type = 'STEP_CORRECTED' AND"
+                " causation_id = '%.*s'",
+                STR_ARG(canon_uuid_text(original.event.event_id)))) == 2);
     CHECK(canon_str_is(canon_text(&c, "SELECT status FROM steps"), "COMPLETED")); /* data only */
     CHECK(str_eq(when, canon_text(&c, "SELECT completed_at FROM steps")));
     canon_clean(&c);
@@ -120,10 +154,12 @@ TEST_DB(canon_old_events_keep_their_hashes) {
     canon_open(&c, url);
     canon_random_workload(&c, "r", 10, canon_scaled(200, 50), 3);
     int64_t end = canon_int(&c, "SELECT MAX(pos) FROM ledger_event");
-    const char *sql = canon_fmt("SELECT {sqlite:hex(hash)}{postgres:encode(hash,'hex')} FROM ledger_event WHERE pos <= %lld"
-                                " ORDER BY pos", (long long)end);
+    const char *sql = canon_fmt(
+        "SELECT {sqlite:hex(hash)}{postgres:encode(hash,'hex')} FROM ledger_event WHERE pos <= %lld"
+        " ORDER BY pos",
+        (long long)end);
     str before = canon_lines(&c, sql);
-    CHECK(before.len > 65 * 10);
+    CHECK(before.len > 650);
     for (int i = 0; i < 3; i++) {
         canon_random_workload(&c, "r", 10, canon_scaled(200, 50), 30 + (uint64_t)i);
         canon_reopen(&c);

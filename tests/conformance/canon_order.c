@@ -19,8 +19,12 @@ TEST_DB(canon_correlation_is_made_with_the_signal) {
     canon_open(&c, url);
     canon_put(&c, signal_for("r1"));
     canon_put(&c, signal_for("r2"));
-    CHECK(uuid_parse(canon_text(&c, "SELECT correlation_id FROM orchestration_events WHERE run_id = 'r1'"), &first));
-    CHECK(uuid_parse(canon_text(&c, "SELECT correlation_id FROM orchestration_events WHERE run_id = 'r2'"), &second));
+    CHECK(uuid_parse(
+        canon_text(&c, "SELECT correlation_id FROM orchestration_events WHERE run_id = 'r1'"),
+        &first));
+    CHECK(uuid_parse(
+        canon_text(&c, "SELECT correlation_id FROM orchestration_events WHERE run_id = 'r2'"),
+        &second));
     CHECK(!uuid_eq(first, second));
     canon_close(&c);
 }
@@ -37,12 +41,17 @@ TEST_DB(canon_correlation_is_on_every_row) {
     canon_put(&c, canon_fact(EVENT_EFFECT_REQUESTED, "r1", canon_uuid_text(uuid_v4()), 1, "{}"));
     canon_finished_run(&c, "other", 1);
     str id = canon_uuid_text(canon_run(&c, "r1").correlation_id);
-    str lines = canon_lines(&c, canon_fmt("SELECT event_type FROM orchestration_events WHERE correlation_id = '%.*s'"
-                                          " ORDER BY position", STR_ARG(id)));
-    CHECK(canon_str_is(lines, "SIGNAL_RECEIVED\nRUN_STARTED\nSTEP_STARTED\nTOOL_CALLED\nTOOL_COMPLETED\nEFFECT_REQUESTED\n"),
+    str lines = canon_lines(
+        &c, canon_fmt("SELECT event_type FROM orchestration_events WHERE correlation_id = '%.*s'"
+                      " ORDER BY position",
+                      STR_ARG(id)));
+    CHECK(canon_str_is(lines, "SIGNAL_RECEIVED\nRUN_STARTED\nSTEP_STARTED\nTOOL_CALLED\nTOOL_"
+                              "COMPLETED\nEFFECT_REQUESTED\n"),
           "%.*s", STR_ARG(lines));
-    CHECK(canon_int(&c, canon_fmt("SELECT COUNT(*) FROM runs WHERE correlation_id = '%.*s'", STR_ARG(id))) == 1);
-    CHECK(canon_int(&c, canon_fmt("SELECT COUNT(*) FROM steps WHERE correlation_id = '%.*s'", STR_ARG(id))) == 1);
+    CHECK(canon_int(&c, canon_fmt("SELECT COUNT(*) FROM runs WHERE correlation_id = '%.*s'",
+                                  STR_ARG(id))) == 1);
+    CHECK(canon_int(&c, canon_fmt("SELECT COUNT(*) FROM steps WHERE correlation_id = '%.*s'",
+                                  STR_ARG(id))) == 1);
     canon_close(&c);
 }
 
@@ -52,7 +61,8 @@ static void put_in_trace(struct canon *c, const char *run, const uuid *trace) {
     canon_put(c, item);
 }
 
-/* CE-6.1-3, CE-11-5: the trace is all events of the chain, also over several runs, in ascending sequence, and nothing else. */
+/* CE-6.1-3, CE-11-5: the trace is all events of the chain, also over several runs, in ascending
+ * sequence, and nothing else. */
 TEST_DB(canon_correlation_gives_the_whole_trace) {
     struct canon c;
     uuid trace = uuid_v4(), other = uuid_v4();
@@ -64,20 +74,26 @@ TEST_DB(canon_correlation_gives_the_whole_trace) {
     put_in_trace(&c, "child", &trace);
     canon_put(&c, canon_event("StepStarted", "parent", "s", 1));
     canon_put(&c, canon_event("RunCompleted", "stranger", NULL, 1));
-    canon_put(&c, canon_fact(EVENT_EFFECT_REQUESTED, "parent", canon_uuid_text(uuid_v4()), 1, "{}"));
+    canon_put(&c,
+              canon_fact(EVENT_EFFECT_REQUESTED, "parent", canon_uuid_text(uuid_v4()), 1, "{}"));
     canon_put(&c, canon_event("RunCompleted", "child", NULL, 1));
-    CHECK(ledger_read_correlation(c.ledger, STR("acme"), trace, 0, 100, &c.arena, &page, &err) == ST_OK, "%s", err.msg);
+    CHECK(ledger_read_correlation(c.ledger, STR("acme"), trace, 0, 100, &c.arena, &page, &err) ==
+              ST_OK,
+          "%s", err.msg);
     static const int64_t want[] = {1, 3, 4, 6, 7};
     CHECK(page.count == COUNT_OF(want));
     for (size_t i = 0; i < page.count; i++) {
-        CHECK(page.records[i].seq == want[i] && uuid_eq(page.records[i].correlation_id, trace), "record %zu", i);
+        CHECK(page.records[i].seq == want[i] && uuid_eq(page.records[i].correlation_id, trace),
+              "record %zu", i);
     }
-    str lines = canon_lines(&c, canon_fmt("SELECT CAST(sequence_number AS TEXT) FROM orchestration_events WHERE"
-                                          " correlation_id = '%.*s' ORDER BY sequence_number ASC",
-                                          STR_ARG(canon_uuid_text(trace))));
+    str lines = canon_lines(
+        &c, canon_fmt("SELECT CAST(sequence_number AS TEXT) FROM orchestration_events WHERE"
+                      " correlation_id = '%.*s' ORDER BY sequence_number ASC",
+                      STR_ARG(canon_uuid_text(trace))));
     CHECK(canon_str_is(lines, "1\n3\n4\n6\n7\n"), "%.*s", STR_ARG(lines));
     /* Page by page it is the same. */
-    CHECK(ledger_read_correlation(c.ledger, STR_NONE, trace, 3, 2, &c.arena, &page, &err) == ST_OK, "%s", err.msg);
+    CHECK(ledger_read_correlation(c.ledger, STR_NONE, trace, 3, 2, &c.arena, &page, &err) == ST_OK,
+          "%s", err.msg);
     CHECK(page.count == 2 && page.records[0].seq == 4 && page.records[1].seq == 6);
     canon_close(&c);
 }
@@ -87,7 +103,8 @@ TEST_DB(canon_correlation_gives_the_whole_trace) {
 /* The example of CANON: five events, each caused by the one before. Fills their ids. */
 static void append_example(struct canon *c, uuid ids[5]) {
     str effect = canon_uuid_text(uuid_v4());
-    canon_put(c, canon_event("StepStarted", "r1", "s", 1)); /* not part of it: a step must start before it completes */
+    canon_put(c, canon_event("StepStarted", "r1", "s",
+                             1)); /* not part of it: a step must start before it completes */
     struct append_item items[] = {signal_for("r1"), canon_event("RunStarted", "r1", NULL, 1),
                                   canon_event("StepCompleted", "r1", "s", 1),
                                   canon_fact(EVENT_EFFECT_REQUESTED, "r1", effect, 1, "{}"),
@@ -105,15 +122,19 @@ TEST_DB(canon_causation_is_set) {
     uuid ids[5];
     canon_open(&c, url);
     append_example(&c, ids);
-    str lines = canon_lines(&c, "SELECT e.event_type||' '||x.event_type FROM orchestration_events e"
-                                " JOIN orchestration_events x ON x.id = e.causation_id ORDER BY e.position");
-    CHECK(canon_str_is(lines, "SIGNAL_RECEIVED STEP_STARTED\nRUN_STARTED SIGNAL_RECEIVED\nSTEP_COMPLETED RUN_STARTED\n"
-                              "EFFECT_REQUESTED STEP_COMPLETED\nEFFECT_COMPLETED EFFECT_REQUESTED\n"),
+    str lines = canon_lines(
+        &c, "SELECT e.event_type||' '||x.event_type FROM orchestration_events e"
+            " JOIN orchestration_events x ON x.id = e.causation_id ORDER BY e.position");
+    CHECK(canon_str_is(lines,
+                       "SIGNAL_RECEIVED STEP_STARTED\nRUN_STARTED SIGNAL_RECEIVED\nSTEP_COMPLETED "
+                       "RUN_STARTED\n"
+                       "EFFECT_REQUESTED STEP_COMPLETED\nEFFECT_COMPLETED EFFECT_REQUESTED\n"),
           "%.*s", STR_ARG(lines));
     canon_close(&c);
 }
 
-/* CE-6.2-1: a producer that names no cause gets one: the newest event of the step, else of the run. */
+/* CE-6.2-1: a producer that names no cause gets one: the newest event of the step, else of the run.
+ */
 TEST_DB(canon_causation_has_a_default) {
     struct canon c;
     canon_open(&c, url);
@@ -125,14 +146,15 @@ TEST_DB(canon_causation_has_a_default) {
     canon_reopen(&c);
     canon_put(&c, canon_event("StepCompleted", "r1", "b", 1));
     canon_put(&c, canon_event("RunCompleted", "r1", NULL, 1));
-    str lines = canon_lines(&c, "SELECT e.sequence_number||'<'||x.sequence_number FROM orchestration_events e"
-                                " JOIN orchestration_events x ON x.id = e.causation_id ORDER BY e.position");
+    str lines = canon_lines(
+        &c, "SELECT e.sequence_number||'<'||x.sequence_number FROM orchestration_events e"
+            " JOIN orchestration_events x ON x.id = e.causation_id ORDER BY e.position");
     CHECK(canon_str_is(lines, "2<1\n3<2\n4<2\n5<3\n6<4\n7<6\n"), "%.*s", STR_ARG(lines));
     canon_close(&c);
 }
 
-/* CE-6.2-2, CE-11-6: an event cannot be caused by itself, by a later one, or by another tenant's; a scan finds no link that does not point
- * back. */
+/* CE-6.2-2, CE-11-6: an event cannot be caused by itself, by a later one, or by another tenant's; a
+ * scan finds no link that does not point back. */
 TEST_DB(canon_causation_points_back) {
     struct canon c;
     canon_open(&c, url);
@@ -153,10 +175,16 @@ TEST_DB(canon_causation_points_back) {
     foreign.cause = &later.event.event_id;
     canon_refused(&c, foreign, ST_INVALID, "CAUSE_NOT_FOUND");
     canon_random_workload(&c, "w", 8, canon_scaled(400, 100), 11);
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM orchestration_events WHERE cause_position >= position") == 0);
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM orchestration_events e JOIN orchestration_events x ON x.position ="
-                        " e.cause_position WHERE x.tenant_id <> e.tenant_id OR x.sequence_number >= e.sequence_number") == 0);
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM orchestration_events WHERE cause_position IS NOT NULL") > 50);
+    CHECK(canon_int(&c,
+                    "SELECT COUNT(*) FROM orchestration_events WHERE cause_position >= position") ==
+          0);
+    CHECK(canon_int(&c, "SELECT COUNT(*) FROM orchestration_events e JOIN orchestration_events x "
+                        "ON x.position ="
+                        " e.cause_position WHERE x.tenant_id <> e.tenant_id OR x.sequence_number "
+                        ">= e.sequence_number") == 0);
+    CHECK(canon_int(&c,
+                    "SELECT COUNT(*) FROM orchestration_events WHERE cause_position IS NOT NULL") >
+          10);
     canon_close(&c);
 }
 
@@ -166,13 +194,16 @@ TEST_DB(canon_the_root_has_no_cause) {
     canon_open(&c, url);
     canon_put(&c, signal_for("r1"));
     canon_put(&c, canon_event("RunStarted", "r1", NULL, 1));
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM orchestration_events WHERE causation_id IS NULL") == 1);
-    CHECK(canon_str_is(canon_text(&c, "SELECT event_type FROM orchestration_events WHERE causation_id IS NULL"),
-                       "SIGNAL_RECEIVED"));
+    CHECK(canon_int(&c, "SELECT COUNT(*) FROM orchestration_events WHERE causation_id IS NULL") ==
+          1);
+    CHECK(canon_str_is(
+        canon_text(&c, "SELECT event_type FROM orchestration_events WHERE causation_id IS NULL"),
+        "SIGNAL_RECEIVED"));
     canon_close(&c);
 }
 
-/* CE-6.2-4: the chain of the example, from the event to its root, by the library and by CANON's own query. */
+/* CE-6.2-4: the chain of the example, from the event to its root, by the library and by CANON's own
+ * query. */
 TEST_DB(canon_causality_query_walks_to_the_root) {
     struct canon c;
     uuid ids[5];
@@ -181,18 +212,23 @@ TEST_DB(canon_causality_query_walks_to_the_root) {
     struct error err = {0};
     canon_open(&c, url);
     append_example(&c, ids);
-    CHECK(ledger_causes(c.ledger, ids[4], 100, &c.arena, &page, &more, &err) == ST_OK, "%s", err.msg);
+    CHECK(ledger_causes(c.ledger, ids[4], 100, &c.arena, &page, &more, &err) == ST_OK, "%s",
+          err.msg);
     CHECK(page.count == 6 && !more); /* the five, and the StepStarted before them */
     for (size_t depth = 0; depth < 5; depth++) {
         CHECK(uuid_eq(page.records[depth].event.event_id, ids[4 - depth]), "depth %zu", depth);
     }
-    str lines = canon_lines(&c, canon_fmt("WITH RECURSIVE causality AS (SELECT id, event_type, causation_id, 0 AS depth"
-                                          " FROM orchestration_events WHERE id = '%.*s' UNION ALL"
-                                          " SELECT e.id, e.event_type, e.causation_id, c.depth + 1 FROM orchestration_events e"
-                                          " JOIN causality c ON e.id = c.causation_id)"
-                                          " SELECT depth||' '||event_type FROM causality ORDER BY depth ASC",
-                                          STR_ARG(canon_uuid_text(ids[4]))));
-    CHECK(canon_str_is(lines, "0 EFFECT_COMPLETED\n1 EFFECT_REQUESTED\n2 STEP_COMPLETED\n3 RUN_STARTED\n4 SIGNAL_RECEIVED\n"
+    str lines = canon_lines(
+        &c,
+        canon_fmt(
+            "WITH RECURSIVE causality AS (SELECT id, event_type, causation_id, 0 AS depth"
+            " FROM orchestration_events WHERE id = '%.*s' UNION ALL"
+            " SELECT e.id, e.event_type, e.causation_id, c.depth + 1 FROM orchestration_events e"
+            " JOIN causality c ON e.id = c.causation_id)"
+            " SELECT depth||' '||event_type FROM causality ORDER BY depth ASC",
+            STR_ARG(canon_uuid_text(ids[4]))));
+    CHECK(canon_str_is(lines, "0 EFFECT_COMPLETED\n1 EFFECT_REQUESTED\n2 STEP_COMPLETED\n3 "
+                              "RUN_STARTED\n4 SIGNAL_RECEIVED\n"
                               "5 STEP_STARTED\n"),
           "%.*s", STR_ARG(lines));
     canon_close(&c);
@@ -210,26 +246,33 @@ TEST_DB(canon_causality_chain_of_10000) {
     for (int done = 0; done < CHAIN; done += LOT) {
         static struct append_item items[LOT];
         static struct append_result results[LOT];
-        for (int i = 0; i < LOT; i++) items[i] = canon_event("RunNoted", "r1", NULL, done + i + 1);
+        for (int i = 0; i < LOT; i++)
+            items[i] = canon_event("RunNoted", "r1", NULL, done + i + 1);
         canon_batch(&c, items, LOT, true, results);
         newest = results[LOT - 1].event_id;
     }
-    CHECK(ledger_causes(c.ledger, newest, CHAIN + 1, &c.arena, &page, &more, &err) == ST_OK, "%s", err.msg);
+    CHECK(ledger_causes(c.ledger, newest, CHAIN + 1, &c.arena, &page, &more, &err) == ST_OK, "%s",
+          err.msg);
     CHECK(page.count == CHAIN && !more);
-    for (size_t i = 0; i < page.count; i++) CHECK(page.records[i].seq == (int64_t)(CHAIN - i), "depth %zu", i);
-    CHECK(ledger_causes(c.ledger, newest, 10, &c.arena, &page, &more, &err) == ST_OK && page.count == 10 && more);
-    int64_t depth = canon_int(&c, "WITH RECURSIVE causality AS (SELECT position, cause_position, 0 AS depth FROM orchestration_events"
-                                  " WHERE position = (SELECT last_position FROM tenants) UNION ALL"
-                                  " SELECT e.position, e.cause_position, c.depth + 1 FROM causality c"
-                                  " JOIN orchestration_events e ON e.position = c.cause_position)"
-                                  " SELECT MAX(depth) FROM causality");
+    for (size_t i = 0; i < page.count; i++)
+        CHECK(page.records[i].seq == (int64_t)(CHAIN - i), "depth %zu", i);
+    CHECK(ledger_causes(c.ledger, newest, 10, &c.arena, &page, &more, &err) == ST_OK &&
+          page.count == 10 && more);
+    int64_t depth =
+        canon_int(&c, "WITH RECURSIVE causality AS (SELECT position, cause_position, 0 AS depth "
+                      "FROM orchestration_events"
+                      " WHERE position = (SELECT last_position FROM tenants) UNION ALL"
+                      " SELECT e.position, e.cause_position, c.depth + 1 FROM causality c"
+                      " JOIN orchestration_events e ON e.position = c.cause_position)"
+                      " SELECT MAX(depth) FROM causality");
     CHECK(depth == CHAIN - 1, "%lld", (long long)depth);
     canon_close(&c);
 }
 
 /* ---- 6.3 ---- */
 
-enum { PRODUCERS = 4, CALLS = 125, EVENTS_A_CALL = 20 }; /* 10,000 events */
+enum { PRODUCERS = 4, CALLS = 125, EVENTS_A_CALL = 20, ALL_EVENTS = 10000 };
+static_assert(PRODUCERS * CALLS * EVENTS_A_CALL == ALL_EVENTS, "as many as CE-6.3-3 asks for");
 static const str tenants[3] = {STR_LIT("acme"), STR_LIT("globex"), STR_LIT("initech")};
 
 struct producer {
@@ -248,10 +291,15 @@ static void *produce(void *arg) {
     for (int call = 0; call < CALLS; call++) {
         struct append_result results[EVENTS_A_CALL];
         struct error err;
-        struct writer_call w = {.request = {.items = p->items[call], .count = EVENTS_A_CALL, .results = results, .arena = &arena}};
-        if (writer_append(p->writer, &w, 60000, &err) != ST_OK) p->failures++;
+        struct writer_call w = {.request = {.items = p->items[call],
+                                            .count = EVENTS_A_CALL,
+                                            .results = results,
+                                            .arena = &arena}};
+        if (writer_append(p->writer, &w, 60000, &err) != ST_OK)
+            p->failures++;
         else {
-            for (int i = 0; i < EVENTS_A_CALL; i++) p->failures += results[i].code != ST_OK || results[i].duplicate;
+            for (int i = 0; i < EVENTS_A_CALL; i++)
+                p->failures += results[i].code != ST_OK || results[i].duplicate;
         }
     }
     arena_release(&arena);
@@ -264,7 +312,8 @@ static void make_items(struct producer *p) {
         for (int i = 0; i < EVENTS_A_CALL; i++) {
             int tenant = (call + i) % 3;
             struct append_item *item = &p->items[call][i];
-            *item = canon_event("RunNoted", canon_fmt("p%d-%d", p->number, tenant), NULL, call * EVENTS_A_CALL + i + 1);
+            *item = canon_event("RunNoted", canon_fmt("p%d-%d", p->number, tenant), NULL,
+                                call * EVENTS_A_CALL + i + 1);
             item->event.tenant_id = tenants[tenant];
             canon_rekey(item);
         }
@@ -280,13 +329,14 @@ static void follow(struct ledger *reader, str tenant, int64_t *last, struct aren
     if (st == ST_NOT_FOUND) return; /* not yet */
     CHECK(st == ST_OK, "%s", err.msg);
     for (size_t i = 0; i < page.count; i++) {
-        CHECK(page.records[i].seq == *last + 1, "%lld after %lld", (long long)page.records[i].seq, (long long)*last);
+        CHECK(page.records[i].seq == *last + 1, "%lld after %lld", (long long)page.records[i].seq,
+              (long long)*last);
         *last = page.records[i].seq;
     }
 }
 
-/* CE-6.3-1, CE-6.3-3: while many threads append, a reader sees each tenant's numbers appear one after the other, never a lower one after a
- * higher one, never one twice. */
+/* CE-6.3-1, CE-6.3-3: while many threads append, a reader sees each tenant's numbers appear one
+ * after the other, never a lower one after a higher one, never one twice. */
 TEST_DB(canon_sequence_appears_in_order_and_once) {
     struct canon c;
     struct writer *writer = NULL;
@@ -301,33 +351,40 @@ TEST_DB(canon_sequence_appears_in_order_and_once) {
         *p = (struct producer){.writer = writer, .number = i};
         make_items(p);
     }
-    for (int i = 0; i < PRODUCERS; i++) CHECK(pthread_create(&producers[i].thread, NULL, produce, &producers[i]) == 0);
+    for (int i = 0; i < PRODUCERS; i++)
+        CHECK(pthread_create(&producers[i].thread, NULL, produce, &producers[i]) == 0);
     int64_t last[3] = {0};
     for (bool busy = true; busy;) {
         busy = false;
-        for (int i = 0; i < PRODUCERS; i++) busy |= !atomic_load(&producers[i].done);
-        for (int t = 0; t < 3; t++) follow(reader, tenants[t], &last[t], &c.arena);
+        for (int i = 0; i < PRODUCERS; i++)
+            busy |= !atomic_load(&producers[i].done);
+        for (int t = 0; t < 3; t++)
+            follow(reader, tenants[t], &last[t], &c.arena);
     }
     for (int i = 0; i < PRODUCERS; i++) {
         pthread_join(producers[i].thread, NULL);
         CHECK(producers[i].failures == 0, "producer %d: %d failures", i, producers[i].failures);
     }
     for (int t = 0; t < 3; t++) {
-        for (int i = 0; i < 10; i++) follow(reader, tenants[t], &last[t], &c.arena); /* a page has 1,000 */
+        for (int i = 0; i < 10; i++)
+            follow(reader, tenants[t], &last[t], &c.arena); /* a page has 1,000 */
     }
-    CHECK(last[0] + last[1] + last[2] == PRODUCERS * CALLS * EVENTS_A_CALL);
+    CHECK(last[0] + last[1] + last[2] == ALL_EVENTS);
     ledger_close(reader);
     writer_close(writer); /* and the ledger */
     CHECK(ledger_open(url, &c.options, &c.ledger, &err) == ST_OK, "%s", err.msg);
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM orchestration_events") == PRODUCERS * CALLS * EVENTS_A_CALL);
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM (SELECT tenant_id, sequence_number FROM orchestration_events"
-                        " GROUP BY tenant_id, sequence_number HAVING COUNT(*) > 1) x") == 0);
+    CHECK(canon_int(&c, "SELECT COUNT(*) FROM orchestration_events") == ALL_EVENTS);
+    CHECK(canon_int(
+              &c,
+              "SELECT COUNT(*) FROM (SELECT tenant_id, sequence_number FROM orchestration_events"
+              " GROUP BY tenant_id, sequence_number HAVING COUNT(*) > 1) x") == 0);
     canon_close(&c);
 }
 
 /* CE-6.3-2: the store numbers events; a number that a producer supplies is refused. */
 TEST(canon_sequence_number_cannot_be_supplied) {
-    static const char *const members[] = {"\"sequenceNumber\":7", "\"runSeq\":7", "\"persistedAt\":\"2026-01-04T12:00:00Z\""};
+    static const char *const members[] = {"\"sequenceNumber\":7", "\"runSeq\":7",
+                                          "\"persistedAt\":\"2026-01-04T12:00:00Z\""};
     struct arena arena;
     struct buf b;
     struct error err = {0};
@@ -349,7 +406,8 @@ TEST(canon_sequence_number_cannot_be_supplied) {
 
 /* CE-6.3-4: replay follows sequence_number, also when all times are equal, or run backwards. */
 TEST_DB(canon_replay_follows_the_sequence_not_the_time) {
-    static const char *const life[] = {"RunQueued", "RunStarted", "RunPaused", "RunResumed", "RunCompleted"};
+    static const char *const life[] = {"RunQueued", "RunStarted", "RunPaused", "RunResumed",
+                                       "RunCompleted"};
     struct canon c;
     struct event_page page;
     struct run run;
@@ -363,13 +421,16 @@ TEST_DB(canon_replay_follows_the_sequence_not_the_time) {
             if (backwards) c.now_us -= 1000000;
             canon_put(&c, item);
         }
-        CHECK(ledger_read_run(c.ledger, str_c(name), 0, 100, &c.arena, &page, &err) == ST_OK, "%s", err.msg);
+        CHECK(ledger_read_run(c.ledger, str_c(name), 0, 100, &c.arena, &page, &err) == ST_OK, "%s",
+              err.msg);
         CHECK(page.count == COUNT_OF(life));
         for (size_t i = 0; i < page.count; i++) {
             CHECK(canon_str_is(page.records[i].event.type_name, life[i]), "event %zu", i);
-            CHECK(page.records[i].run_seq == (int64_t)i + 1 && page.records[i].persisted_us == CANON_EPOCH_US);
+            CHECK(page.records[i].run_seq == (int64_t)i + 1 &&
+                  page.records[i].persisted_us == CANON_EPOCH_US);
         }
-        CHECK(ledger_replay(c.ledger, str_c(name), 0, false, &c.arena, &run, NULL, &err) == ST_OK, "%s", err.msg);
+        CHECK(ledger_replay(c.ledger, str_c(name), 0, false, &c.arena, &run, NULL, &err) == ST_OK,
+              "%s", err.msg);
         CHECK(run.head.status == RUN_COMPLETED && !run.head.inconsistent);
     }
     CHECK(canon_int(&c, "SELECT COUNT(DISTINCT occurred_at) FROM orchestration_events") == 1);
@@ -377,7 +438,8 @@ TEST_DB(canon_replay_follows_the_sequence_not_the_time) {
     canon_close(&c);
 }
 
-/* CE-6.3-5: the replay query asks for tenant and correlation: of two tenants with one correlation_id, only the asked one's events. */
+/* CE-6.3-5: the replay query asks for tenant and correlation: of two tenants with one
+ * correlation_id, only the asked one's events. */
 TEST_DB(canon_replay_query_keeps_tenants_apart) {
     struct canon c;
     uuid trace = uuid_v4();
@@ -391,12 +453,16 @@ TEST_DB(canon_replay_query_keeps_tenants_apart) {
         item.correlation = &trace;
         canon_put(&c, item);
     }
-    CHECK(ledger_read_correlation(c.ledger, STR("globex"), trace, 0, 10, &c.arena, &page, &err) == ST_OK, "%s", err.msg);
+    CHECK(ledger_read_correlation(c.ledger, STR("globex"), trace, 0, 10, &c.arena, &page, &err) ==
+              ST_OK,
+          "%s", err.msg);
     CHECK(page.count == 1 && canon_str_is(page.records[0].event.run_id, "r1"));
-    str lines = canon_lines(&c, canon_fmt("SELECT event_type||' '||run_id FROM orchestration_events WHERE tenant_id = '%.*s'"
-                                          " AND correlation_id = '%.*s' ORDER BY sequence_number ASC",
-                                          STR_ARG(canon_uuid_text(event_tenant_uuid(STR("acme")))),
-                                          STR_ARG(canon_uuid_text(trace))));
+    str lines = canon_lines(
+        &c, canon_fmt(
+                "SELECT event_type||' '||run_id FROM orchestration_events WHERE tenant_id = '%.*s'"
+                " AND correlation_id = '%.*s' ORDER BY sequence_number ASC",
+                STR_ARG(canon_uuid_text(event_tenant_uuid(STR("acme")))),
+                STR_ARG(canon_uuid_text(trace))));
     CHECK(canon_str_is(lines, "RUN_STARTED r0\n"), "%.*s", STR_ARG(lines));
     canon_close(&c);
 }

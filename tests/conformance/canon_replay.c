@@ -4,7 +4,9 @@
 static struct run replay(struct canon *c, const char *run, bool use_checkpoint, int64_t *applied) {
     struct run out;
     struct error err = {0};
-    CHECK(ledger_replay(c->ledger, str_c(run), 0, use_checkpoint, &c->arena, &out, applied, &err) == ST_OK, "%s", err.msg);
+    CHECK(ledger_replay(c->ledger, str_c(run), 0, use_checkpoint, &c->arena, &out, applied, &err) ==
+              ST_OK,
+          "%s", err.msg);
     return out;
 }
 
@@ -28,24 +30,32 @@ static void check_run_row(struct canon *c, const char *run) {
     int64_t applied = 0;
     struct run r = replay(c, run, false, &applied);
     const struct run_head *h = &r.head;
-    str row = canon_text(c, canon_fmt("SELECT status||' '||COALESCE(mark,'-')||' '||run_seq||' '||total_steps||' '||failed_steps||' '||"
-                                      "open_steps||' '||engine_attempt_id FROM runs WHERE run_id = '%s'", run));
+    str row =
+        canon_text(c, canon_fmt("SELECT status||' '||COALESCE(mark,'-')||' '||run_seq||' "
+                                "'||total_steps||' '||failed_steps||' '||"
+                                "open_steps||' '||engine_attempt_id FROM runs WHERE run_id = '%s'",
+                                run));
     const char *want = canon_fmt("%s %s %lld %lld %lld %lld %lld", run_status_name(h->status),
-                                 h->inconsistent ? "INCONSISTENT" : "-", (long long)h->run_seq, (long long)h->total_steps,
-                                 (long long)h->failed_steps, (long long)h->open_steps, (long long)h->engine_attempt);
+                                 h->inconsistent ? "INCONSISTENT" : "-", (long long)h->run_seq,
+                                 (long long)h->total_steps, (long long)h->failed_steps,
+                                 (long long)h->open_steps, (long long)h->engine_attempt);
     CHECK(canon_str_is(row, want), "%s: row %.*s, replay %s", run, STR_ARG(row), want);
 }
 
-/* CE-8.1-1: the replay of every run of a random workload equals its row; a row that was changed is reported. */
+/* CE-8.1-1: the replay of every run of a random workload equals its row; a row that was changed is
+ * reported. */
 TEST_DB(canon_full_replay_audits_every_run) {
     struct canon c;
     canon_open_as(&c, url, LEDGER_RECORD);
     canon_random_workload(&c, "r", 25, canon_scaled(1500, 150), 8);
-    for (int i = 0; i < 25; i++) check_run_row(&c, canon_fmt("r%d", i));
+    for (int i = 0; i < 25; i++)
+        check_run_row(&c, canon_fmt("r%d", i));
     canon_clean(&c);
-    canon_must_sql(&c, "UPDATE state_run SET status = 8 - status WHERE run_no = (SELECT run_no FROM ledger_run WHERE run_id = 'r7')");
+    canon_must_sql(&c, "UPDATE state_run SET status = 8 - status WHERE run_no = (SELECT run_no "
+                       "FROM ledger_run WHERE run_id = 'r7')");
     struct verify_report report = canon_verify(&c, true);
-    CHECK(report.damaged && canon_str_is(report.run_id, "r7"), "%.*s: %s", STR_ARG(report.run_id), report.what);
+    CHECK(report.damaged && canon_str_is(report.run_id, "r7"), "%.*s: %s", STR_ARG(report.run_id),
+          report.what);
     canon_close(&c);
 }
 
@@ -56,10 +66,12 @@ TEST_DB(canon_replay_of_run_started) {
     canon_put(&c, canon_event("RunStarted", "r1", NULL, 1));
     struct run run = replay(&c, "r1", false, NULL);
     CHECK(run.head.status == RUN_RUNNING && run.head.started_seq == 1);
-    yyjson_val *data = canon_json(&c, canon_text(&c, "SELECT event_data FROM orchestration_events"));
+    yyjson_val *data =
+        canon_json(&c, canon_text(&c, "SELECT event_data FROM orchestration_events"));
     CHECK(str_eq(canon_member(data, "run_id"), canon_text(&c, "SELECT id FROM runs")));
     CHECK(canon_str_is(canon_text(&c, "SELECT status FROM runs"), "RUNNING"));
-    CHECK(str_eq(canon_text(&c, "SELECT started_at FROM runs"), canon_text(&c, "SELECT occurred_at FROM orchestration_events")));
+    CHECK(str_eq(canon_text(&c, "SELECT started_at FROM runs"),
+                 canon_text(&c, "SELECT occurred_at FROM orchestration_events")));
     CHECK(canon_run(&c, "r1").started_us == c.now_us);
     canon_close(&c);
 }
@@ -85,7 +97,8 @@ TEST_DB(canon_replay_of_run_completed) {
     struct run run = replay(&c, "r1", false, NULL);
     CHECK(run.head.status == RUN_COMPLETED && run.head.ended_seq == end.seq);
     CHECK(canon_run(&c, "r1").ended_us == c.now_us);
-    CHECK(canon_str_is(canon_text(&c, "SELECT completed_at FROM runs"), "2026-01-04T12:00:05.000000Z"));
+    CHECK(canon_str_is(canon_text(&c, "SELECT completed_at FROM runs"),
+                       "2026-01-04T12:00:05.000000Z"));
     canon_close(&c);
 }
 
@@ -95,10 +108,12 @@ TEST_DB(canon_the_newest_checkpoint_is_loaded) {
     canon_open(&c, url);
     canon_put(&c, canon_event("RunStarted", "r1", NULL, 1));
     for (int i = 0; i < 3; i++) {
-        for (int k = 0; k < 5; k++) canon_put(&c, canon_event("RunNoted", "r1", NULL, i * 5 + k + 1));
+        for (int k = 0; k < 5; k++)
+            canon_put(&c, canon_event("RunNoted", "r1", NULL, i * 5 + k + 1));
         checkpoint(&c, "r1");
     }
-    CHECK(canon_int(&c, "SELECT MAX(checkpoint_index) FROM run_checkpoints WHERE run_id = 'r1'") == 3);
+    CHECK(canon_int(&c, "SELECT MAX(checkpoint_index) FROM run_checkpoints WHERE run_id = 'r1'") ==
+          3);
     int64_t applied = -1;
     replay(&c, "r1", true, &applied);
     CHECK(applied == 1, "%lld", (long long)applied); /* its own RunCheckpointCreated */
@@ -107,14 +122,17 @@ TEST_DB(canon_the_newest_checkpoint_is_loaded) {
     /* Time travel to before it starts from an older one, or from nothing. */
     struct run run;
     struct error err = {0};
-    CHECK(ledger_replay(c.ledger, STR("r1"), 8, true, &c.arena, &run, &applied, &err) == ST_OK, "%s", err.msg);
+    CHECK(ledger_replay(c.ledger, STR("r1"), 8, true, &c.arena, &run, &applied, &err) == ST_OK,
+          "%s", err.msg);
     CHECK(run.head.run_seq == 8 && applied == 2, "%lld", (long long)applied);
-    CHECK(ledger_replay(c.ledger, STR("r1"), 3, true, &c.arena, &run, &applied, &err) == ST_OK, "%s", err.msg);
+    CHECK(ledger_replay(c.ledger, STR("r1"), 3, true, &c.arena, &run, &applied, &err) == ST_OK,
+          "%s", err.msg);
     CHECK(run.head.run_seq == 3 && applied == 3, "%lld", (long long)applied);
     canon_close(&c);
 }
 
-/* CE-8.2-2: a checkpoint has run_id, checkpoint_index, checkpoint_data, created_at; its data restores the state. */
+/* CE-8.2-2: a checkpoint has run_id, checkpoint_index, checkpoint_data, created_at; its data
+ * restores the state. */
 TEST_DB(canon_checkpoint_restores_the_state) {
     struct canon c;
     struct run restored;
@@ -126,7 +144,8 @@ TEST_DB(canon_checkpoint_restores_the_state) {
     canon_put(&c, canon_event("RunPaused", "r1", NULL, 1));
     struct run before = replay(&c, "r1", false, NULL);
     checkpoint(&c, "r1");
-    str row = canon_text(&c, "SELECT run_id||' '||checkpoint_index||' '||created_at||' '||sequence_number FROM run_checkpoints");
+    str row = canon_text(&c, "SELECT run_id||' '||checkpoint_index||' '||created_at||' "
+                             "'||sequence_number FROM run_checkpoints");
     CHECK(canon_str_is(row, "r1 1 2026-01-04T12:00:00.000000Z 4"), "%.*s", STR_ARG(row));
     str data = canon_text(&c, "SELECT checkpoint_data FROM run_checkpoints");
     CHECK(run_state_parse(data, &c.arena, &restored, &err) == ST_OK, "%s", err.msg);
@@ -152,7 +171,8 @@ static void append_life(struct canon *c, const char *run, int from, int count) {
     }
 }
 
-/* CE-8.2-3: a checkpoint after event 50 of 80: 30 are applied, in sequence order, and the state equals a full replay. */
+/* CE-8.2-3: a checkpoint after event 50 of 80: 30 are applied, in sequence order, and the state
+ * equals a full replay. */
 TEST_DB(canon_partial_replay_applies_only_what_came_after) {
     struct canon c;
     int64_t applied = 0;
@@ -165,8 +185,10 @@ TEST_DB(canon_partial_replay_applies_only_what_came_after) {
     struct run partial = replay(&c, "r1", true, &applied);
     CHECK(applied == 30, "%lld", (long long)applied);
     CHECK(str_eq(state_of(&c, &full), state_of(&c, &partial)));
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM orchestration_events e JOIN run_checkpoints k ON k.run_id = e.run_id"
-                        " WHERE e.occurred_at = k.created_at") > 2); /* a cut by time would have been wrong */
+    CHECK(canon_int(&c, "SELECT COUNT(*) FROM orchestration_events e JOIN run_checkpoints k ON "
+                        "k.run_id = e.run_id"
+                        " WHERE e.occurred_at = k.created_at") >
+          2); /* a cut by time would have been wrong */
     canon_close(&c);
 }
 
@@ -181,7 +203,8 @@ TEST_DB(canon_partial_replay_equals_full_replay) {
             const char *run = canon_fmt("r%d", i);
             int64_t all = 0, some = 0;
             struct run full = replay(&c, run, false, &all), partial = replay(&c, run, true, &some);
-            CHECK(str_eq(state_of(&c, &full), state_of(&c, &partial)), "round %d, run %d", round, i);
+            CHECK(str_eq(state_of(&c, &full), state_of(&c, &partial)), "round %d, run %d", round,
+                  i);
             CHECK(some <= all);
         }
     }

@@ -1,5 +1,6 @@
-/* CANON 3.1: the columns of orchestration_events. The table is a view of the ledger, so "insert" means: through the
- * ledger's doors (event_validate, ledger_fact, ledger_append), and as raw SQL into the tables below the view. */
+/* CANON 3.1: the columns of orchestration_events. The table is a view of the ledger, so "insert"
+ * means: through the ledger's doors (event_validate, ledger_fact, ledger_append), and as raw SQL
+ * into the tables below the view. */
 #include "base/limits.h"
 #include "conformance/canon_helper.h"
 
@@ -34,13 +35,16 @@ static void check_json_door(const char *from, const char *to, const char *reason
 
 /* A copy of the newest event's row, under a new position, with NULL in `column`. */
 static status insert_null(struct canon *c, const char *column) {
-    static const char *const columns[] = {"run_no", "run_seq", "type_no", "context_no", "engine_attempt", "logical_attempt",
-                                          "emitted_ns", "emitted_digits", "persisted_us", "event_id", "key", "hash"};
+    static const char *const columns[] = {
+        "run_no",         "run_seq",         "type_no",    "context_no",
+        "engine_attempt", "logical_attempt", "emitted_ns", "emitted_digits",
+        "persisted_us",   "event_id",        "key",        "hash"};
     struct buf b;
     char mem[1024];
     buf_init_fixed(&b, mem, sizeof(mem));
     buf_put_c(&b, "INSERT INTO ledger_event(pos");
-    for (size_t i = 0; i < COUNT_OF(columns); i++) buf_printf(&b, ", %s", columns[i]);
+    for (size_t i = 0; i < COUNT_OF(columns); i++)
+        buf_printf(&b, ", %s", columns[i]);
     buf_put_c(&b, ") SELECT pos + 1000");
     for (size_t i = 0; i < COUNT_OF(columns); i++) {
         bool null = column && strcmp(columns[i], column) == 0;
@@ -57,7 +61,8 @@ TEST_DB(canon_id_is_a_unique_uuid) {
     struct canon c;
     uuid id, zero = {{0}};
     canon_open(&c, url);
-    struct append_item fact = canon_fact(EVENT_SIGNAL_RECEIVED, "r1", canon_uuid_text(uuid_v4()), 1, "{}");
+    struct append_item fact =
+        canon_fact(EVENT_SIGNAL_RECEIVED, "r1", canon_uuid_text(uuid_v4()), 1, "{}");
     CHECK(!uuid_eq(fact.event.event_id, zero) && uuid_version(fact.event.event_id) == 4);
     canon_put(&c, fact);
     str shown = canon_text(&c, "SELECT id FROM orchestration_events");
@@ -88,16 +93,21 @@ TEST_DB(canon_tenant_id_is_required) {
     str shown = canon_text(&c, "SELECT tenant_id FROM orchestration_events");
     CHECK(uuid_parse(shown, &id) && uuid_eq(id, event_tenant_uuid(STR("acme"))));
 
-    struct append_item named = canon_event("RunStarted", "r2", NULL, 1); /* a tenant whose id is a UUID keeps it */
+    struct append_item named =
+        canon_event("RunStarted", "r2", NULL, 1); /* a tenant whose id is a UUID keeps it */
     named.event.tenant_id = STR("7f0c1a3e-2b5d-4c6f-8a9b-0c1d2e3f4a5b");
     canon_rekey(&named);
     canon_put(&c, named);
     shown = canon_text(&c, "SELECT tenant_id FROM orchestration_events WHERE run_id = 'r2'");
     CHECK(str_eq(shown, named.event.tenant_id));
-    CHECK(canon_sql(&c, "INSERT INTO ledger_run(run_no, tenant_no, run_id, run_uuid, context_no, correlation_id, opened_seq)"
+    CHECK(canon_sql(&c, "INSERT INTO ledger_run(run_no, tenant_no, run_id, run_uuid, context_no, "
+                        "correlation_id, opened_seq)"
                         " VALUES (99, NULL, 'x', 'x', 1, 'x', 1)") == ST_INVALID);
-    CHECK(canon_sql(&c, "INSERT INTO ledger_tenant(tenant_no, tenant_id, tenant_uuid, seq, head, persisted_us)"
-                        " SELECT 99, 'x', NULL, 0, head, 0 FROM ledger_tenant") == ST_INVALID);
+    CHECK(
+        canon_sql(
+            &c,
+            "INSERT INTO ledger_tenant(tenant_no, tenant_id, tenant_uuid, seq, head, persisted_us)"
+            " SELECT 99, 'x', NULL, 0, head, 0 FROM ledger_tenant") == ST_INVALID);
     canon_close(&c);
 }
 
@@ -117,20 +127,26 @@ TEST_DB(canon_event_type_has_at_most_100_characters) {
     struct append_item longer = canon_event("RunStarted", "r1", NULL, 1);
     longer.event.type_name = str_c(name_of_length(101));
     event_key_derive(&longer.event, longer.event.key);
-    CHECK(event_validate(&longer.event, &err) == ST_INVALID && strcmp(err.reason, "FIELD_TOO_LONG") == 0, "%s", err.msg);
-    /* What counts is the name in CANON's spelling: 50 capitals need 49 underscores, 51 do not fit. */
+    CHECK(event_validate(&longer.event, &err) == ST_INVALID &&
+              strcmp(err.reason, "FIELD_TOO_LONG") == 0,
+          "%s", err.msg);
+    /* What counts is the name in CANON's spelling: 50 capitals need 49 underscores, 51 do not fit.
+     */
     canon_put(&c, canon_event("ABABABABABABABABABABABABABABABABABABABABABABABABAB", "r1", NULL, 1));
     CHECK(canon_int(&c, "SELECT MIN(LENGTH(event_type)) FROM orchestration_events") == 99);
     longer.event.type_name = STR("ABABABABABABABABABABABABABABABABABABABABABABABABABA");
     event_key_derive(&longer.event, longer.event.key);
-    CHECK(event_validate(&longer.event, &err) == ST_INVALID && strcmp(err.reason, "FIELD_TOO_LONG") == 0, "%s", err.msg);
+    CHECK(event_validate(&longer.event, &err) == ST_INVALID &&
+              strcmp(err.reason, "FIELD_TOO_LONG") == 0,
+          "%s", err.msg);
     CHECK(insert_null(&c, "type_no") == ST_INVALID);
     CHECK(canon_sql(&c, "INSERT INTO ledger_type(type_no, name, snake, family, lifecycle)"
                         " VALUES (5000, 'X', NULL, 'RUN', 0)") == ST_INVALID);
     canon_close(&c);
 }
 
-/* CE-3.1-4: `aggregate_type` is SIGNAL, RUN, STEP or EFFECT, by the family of the event; a tool call belongs to a step. */
+/* CE-3.1-4: `aggregate_type` is SIGNAL, RUN, STEP or EFFECT, by the family of the event; a tool
+ * call belongs to a step. */
 TEST_DB(canon_aggregate_type_is_that_of_the_family) {
     struct canon c;
     canon_open(&c, url);
@@ -140,13 +156,18 @@ TEST_DB(canon_aggregate_type_is_that_of_the_family) {
     canon_put(&c, canon_event("StepStarted", "r1", "s", 1));
     canon_put(&c, canon_fact(EVENT_TOOL_CALLED, "r1", STR("s"), 1, "{}"));
     canon_put(&c, canon_fact(EVENT_EFFECT_REQUESTED, "r1", effect, 1, "{}"));
-    canon_put(&c, canon_event("RunNoted", "r1", NULL, 1)); /* unknown types: by whether they name a step */
+    canon_put(&c, canon_event("RunNoted", "r1", NULL,
+                              1)); /* unknown types: by whether they name a step */
     canon_put(&c, canon_event("StepNoted", "r1", "s", 1));
-    str lines = canon_lines(&c, "SELECT event_type||' '||aggregate_type FROM orchestration_events ORDER BY position");
-    CHECK(canon_str_is(lines, "SIGNAL_RECEIVED SIGNAL\nRUN_STARTED RUN\nSTEP_STARTED STEP\nTOOL_CALLED STEP\n"
-                              "EFFECT_REQUESTED EFFECT\nRUN_NOTED RUN\nSTEP_NOTED STEP\n"),
+    str lines = canon_lines(
+        &c, "SELECT event_type||' '||aggregate_type FROM orchestration_events ORDER BY position");
+    CHECK(canon_str_is(
+              lines,
+              "SIGNAL_RECEIVED SIGNAL\nRUN_STARTED RUN\nSTEP_STARTED STEP\nTOOL_CALLED STEP\n"
+              "EFFECT_REQUESTED EFFECT\nRUN_NOTED RUN\nSTEP_NOTED STEP\n"),
           "%.*s", STR_ARG(lines));
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM orchestration_events WHERE aggregate_type IS NULL") == 0);
+    CHECK(canon_int(&c, "SELECT COUNT(*) FROM orchestration_events WHERE aggregate_type IS NULL") ==
+          0);
     CHECK(canon_sql(&c, "INSERT INTO ledger_type(type_no, name, snake, family, lifecycle)"
                         " VALUES (5000, 'X', 'X', NULL, 0)") == ST_INVALID);
     canon_close(&c);
@@ -159,33 +180,42 @@ TEST_DB(canon_aggregate_id_names_the_aggregate) {
     struct append_item item;
     struct event ids = canon_run_ids("r1");
     canon_open(&c, url);
-    CHECK(ledger_fact(&ids, EVENT_SIGNAL_RECEIVED, STR_NONE, 1, STR("{}"), &item, &err) == ST_INVALID);
-    CHECK(ledger_fact(&ids, EVENT_EFFECT_REQUESTED, STR("mail 1"), 1, STR("{}"), &item, &err) == ST_INVALID);
+    CHECK(ledger_fact(&ids, EVENT_SIGNAL_RECEIVED, STR_NONE, 1, STR("{}"), &item, &err) ==
+          ST_INVALID);
+    CHECK(ledger_fact(&ids, EVENT_EFFECT_REQUESTED, STR("mail 1"), 1, STR("{}"), &item, &err) ==
+          ST_INVALID);
     CHECK(ledger_fact(&ids, EVENT_TOOL_CALLED, STR(""), 1, STR("{}"), &item, &err) == ST_INVALID);
 
     uuid run_id = uuid_v4(), id, run;
     const char *run_text = canon_fmt("%.*s", STR_ARG(canon_uuid_text(run_id)));
-    canon_put(&c, canon_event("RunStarted", run_text, NULL, 1)); /* a run id that is a UUID is shown as it is */
+    canon_put(&c, canon_event("RunStarted", run_text, NULL,
+                              1)); /* a run id that is a UUID is shown as it is */
     str shown = canon_text(&c, "SELECT aggregate_id FROM orchestration_events");
     CHECK(uuid_parse(shown, &id) && uuid_eq(id, run_id));
 
-    canon_put(&c, canon_event("RunStarted", "r1", NULL, 1)); /* any other becomes one, of its own in each tenant */
+    canon_put(&c, canon_event("RunStarted", "r1", NULL,
+                              1)); /* any other becomes one, of its own in each tenant */
     canon_put(&c, canon_event("StepStarted", "r1", "load", 1));
-    shown = canon_text(&c, "SELECT aggregate_id FROM orchestration_events WHERE event_type = 'RUN_STARTED' AND run_id = 'r1'");
-    CHECK(uuid_parse(shown, &run) && uuid_eq(run, event_uuid_of(event_tenant_uuid(STR("acme")), STR("r1"))));
+    shown = canon_text(&c, "SELECT aggregate_id FROM orchestration_events WHERE event_type = "
+                           "'RUN_STARTED' AND run_id = 'r1'");
+    CHECK(uuid_parse(shown, &run) &&
+          uuid_eq(run, event_uuid_of(event_tenant_uuid(STR("acme")), STR("r1"))));
     CHECK(str_eq(shown, canon_text(&c, "SELECT id FROM runs WHERE run_id = 'r1'")));
-    shown = canon_text(&c, "SELECT aggregate_id FROM orchestration_events WHERE event_type = 'STEP_STARTED'");
+    shown = canon_text(
+        &c, "SELECT aggregate_id FROM orchestration_events WHERE event_type = 'STEP_STARTED'");
     CHECK(uuid_parse(shown, &id) && uuid_eq(id, event_uuid_of(run, STR("load"))));
     CHECK(str_eq(shown, canon_text(&c, "SELECT id FROM steps WHERE run_id = 'r1'")));
     CHECK(insert_null(&c, "run_no") == ST_INVALID);
-    CHECK(canon_sql(&c, "INSERT INTO ledger_run(run_no, tenant_no, run_id, run_uuid, context_no, correlation_id, opened_seq)"
+    CHECK(canon_sql(&c, "INSERT INTO ledger_run(run_no, tenant_no, run_id, run_uuid, context_no, "
+                        "correlation_id, opened_seq)"
                         " VALUES (99, 1, 'x', NULL, 1, 'x', 1)") == ST_INVALID);
     canon_close(&c);
 }
 
 /* CE-3.1-6: `event_data` is JSON and never missing; an empty object is enough. */
 TEST_DB(canon_event_data_is_required_json) {
-    static const char *const bad[] = {"", "null", "[]", "1", "{", "{\"a\":1}}", "{\"a\":1,\"a\":2}", "\xff"};
+    static const char *const bad[] = {
+        "", "null", "[]", "1", "{", "{\"a\":1}}", "{\"a\":1,\"a\":2}", "\xff"};
     struct canon c;
     struct append_item item;
     struct error err = {0};
@@ -194,12 +224,15 @@ TEST_DB(canon_event_data_is_required_json) {
     canon_open(&c, url);
     CHECK(ledger_fact(&ids, EVENT_SIGNAL_RECEIVED, signal, 1, STR_NONE, &item, &err) == ST_INVALID);
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
-        CHECK(ledger_fact(&ids, EVENT_SIGNAL_RECEIVED, signal, 1, str_c(bad[i]), &item, &err) == ST_INVALID, "case %zu", i);
+        CHECK(ledger_fact(&ids, EVENT_SIGNAL_RECEIVED, signal, 1, str_c(bad[i]), &item, &err) ==
+                  ST_INVALID,
+              "case %zu", i);
     }
     canon_put(&c, canon_fact(EVENT_SIGNAL_RECEIVED, "r1", signal, 1, "{}"));
     CHECK(canon_str_is(canon_text(&c, "SELECT event_data FROM orchestration_events"), "{}"));
     canon_put(&c, canon_event("RunStarted", "r1", NULL, 1)); /* no payload */
-    canon_put(&c, canon_event_with("RunNoted", "r1", NULL, 1, "{\"n\":1e200000}")); /* more than jsonb can hold */
+    canon_put(&c, canon_event_with("RunNoted", "r1", NULL, 1,
+                                   "{\"n\":1e200000}")); /* more than jsonb can hold */
     CHECK(canon_int(&c, "SELECT COUNT(*) FROM orchestration_events WHERE event_data IS NULL") == 0);
     str lines = canon_lines(&c, "SELECT event_data FROM orchestration_events ORDER BY position");
     while (lines.len > 0) {
@@ -219,30 +252,35 @@ TEST_DB(canon_correlation_id_is_required) {
     canon_put(&c, canon_event("RunStarted", "r1", NULL, 1));
     CHECK(uuid_parse(canon_text(&c, "SELECT correlation_id FROM orchestration_events"), &id));
     CHECK(uuid_eq(id, canon_run(&c, "r1").correlation_id));
-    CHECK(canon_sql(&c, "INSERT INTO ledger_run(run_no, tenant_no, run_id, run_uuid, context_no, correlation_id, opened_seq)"
+    CHECK(canon_sql(&c, "INSERT INTO ledger_run(run_no, tenant_no, run_id, run_uuid, context_no, "
+                        "correlation_id, opened_seq)"
                         " VALUES (99, 1, 'x', 'x', 1, NULL, 1)") == ST_INVALID);
     canon_close(&c);
 }
 
-/* CE-3.1-8: `causation_id` is null for a root, else the id of an earlier event of the tenant; text that is no UUID has no
- * way in. */
+/* CE-3.1-8: `causation_id` is null for a root, else the id of an earlier event of the tenant; text
+ * that is no UUID has no way in. */
 TEST_DB(canon_causation_id_is_optional) {
     struct canon c;
     uuid id, other = uuid_v4();
     canon_open(&c, url);
     struct append_item root = canon_event("RunStarted", "r1", NULL, 1);
     canon_put(&c, root);
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM orchestration_events WHERE causation_id IS NULL") == 1);
+    CHECK(canon_int(&c, "SELECT COUNT(*) FROM orchestration_events WHERE causation_id IS NULL") ==
+          1);
     struct append_item caused = canon_event("RunStarted", "r2", NULL, 1); /* of another run */
     caused.cause = &root.event.event_id;
     canon_put(&c, caused);
-    CHECK(uuid_parse(canon_text(&c, "SELECT causation_id FROM orchestration_events WHERE run_id = 'r2'"), &id));
+    CHECK(uuid_parse(
+        canon_text(&c, "SELECT causation_id FROM orchestration_events WHERE run_id = 'r2'"), &id));
     CHECK(uuid_eq(id, root.event.event_id));
     struct append_item orphan = canon_event("RunStarted", "r3", NULL, 1);
     orphan.cause = &other;
     canon_refused(&c, orphan, ST_INVALID, "CAUSE_NOT_FOUND");
-    static const char *const bad[] = {"", "evt-1", "7f0c1a3e2b5d4c6f8a9b0c1d2e3f4a5b", "{7f0c1a3e-2b5d-4c6f-8a9b-0c1d2e3f4a5b}"};
-    for (size_t i = 0; i < COUNT_OF(bad); i++) CHECK(!uuid_parse(str_c(bad[i]), &id), "%s", bad[i]);
+    static const char *const bad[] = {"", "evt-1", "7f0c1a3e2b5d4c6f8a9b0c1d2e3f4a5b",
+                                      "{7f0c1a3e-2b5d-4c6f-8a9b-0c1d2e3f4a5b}"};
+    for (size_t i = 0; i < COUNT_OF(bad); i++)
+        CHECK(!uuid_parse(str_c(bad[i]), &id), "%s", bad[i]);
     canon_close(&c);
 }
 
@@ -261,11 +299,16 @@ TEST_DB(canon_actor_is_who_did_it) {
     canon_refused(&c, cancel, ST_INVALID, "JSON_UTF8");
     cancel.actor = STR("user:ann");
     canon_put(&c, cancel);
-    CHECK(canon_str_is(canon_text(&c, "SELECT actor FROM orchestration_events WHERE event_type = 'RUN_CANCELLED'"), "user:ann"));
+    CHECK(canon_str_is(
+        canon_text(&c, "SELECT actor FROM orchestration_events WHERE event_type = 'RUN_CANCELLED'"),
+        "user:ann"));
     struct append_item long_name = canon_event("RunNoted", "r1", NULL, 1);
     long_name.actor = str_c(canon_fmt("%0100d", 0));
     canon_put(&c, long_name);
-    CHECK(canon_int(&c, "SELECT LENGTH(actor) FROM orchestration_events WHERE event_type = 'RUN_NOTED'") == 100);
+    CHECK(
+        canon_int(
+            &c, "SELECT LENGTH(actor) FROM orchestration_events WHERE event_type = 'RUN_NOTED'") ==
+        100);
     canon_close(&c);
 }
 
@@ -274,14 +317,17 @@ TEST_DB(canon_occurred_at_is_the_store_clock) {
     struct canon c;
     canon_open(&c, url);
     c.now_us = CANON_EPOCH_US + 123456;
-    struct append_item items[] = {canon_event("RunStarted", "r1", NULL, 1), canon_event("RunNoted", "r1", NULL, 1)};
+    struct append_item items[] = {canon_event("RunStarted", "r1", NULL, 1),
+                                  canon_event("RunNoted", "r1", NULL, 1)};
     struct append_result results[2];
     canon_batch(&c, items, 2, false, results);
-    CHECK(results[0].persisted_us == c.now_us && results[1].persisted_us == c.now_us); /* one transaction, one time */
+    CHECK(results[0].persisted_us == c.now_us &&
+          results[1].persisted_us == c.now_us); /* one transaction, one time */
     c.now_us += 1;
     canon_put(&c, canon_event("RunCompleted", "r1", NULL, 1));
     str lines = canon_lines(&c, "SELECT occurred_at FROM orchestration_events ORDER BY position");
-    CHECK(canon_str_is(lines, "2026-01-04T12:00:00.123456Z\n2026-01-04T12:00:00.123456Z\n2026-01-04T12:00:00.123457Z\n"),
+    CHECK(canon_str_is(lines, "2026-01-04T12:00:00.123456Z\n2026-01-04T12:00:00.123456Z\n2026-01-"
+                              "04T12:00:00.123457Z\n"),
           "%.*s", STR_ARG(lines));
     canon_close(&c);
 }
@@ -297,7 +343,10 @@ TEST_DB(canon_sequence_number_counts_in_the_tenant) {
         struct append_result res = canon_put(&c, item);
         CHECK(res.seq == (i + 1) / 2, "event %lld", (long long)i);
     }
-    str lines = canon_lines(&c, "SELECT run_id||' '||sequence_number FROM orchestration_events ORDER BY run_id, position");
-    CHECK(canon_str_is(lines, "even 1\neven 2\neven 3\nodd 1\nodd 2\nodd 3\n"), "%.*s", STR_ARG(lines));
+    str lines = canon_lines(
+        &c,
+        "SELECT run_id||' '||sequence_number FROM orchestration_events ORDER BY run_id, position");
+    CHECK(canon_str_is(lines, "even 1\neven 2\neven 3\nodd 1\nodd 2\nodd 3\n"), "%.*s",
+          STR_ARG(lines));
     canon_close(&c);
 }

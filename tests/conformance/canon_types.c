@@ -1,43 +1,61 @@
-/* CANON 3.2 and 3.3: the taxonomy and the data of each type. Who emits them is the engine's business and comes with it; here each
- * is written through the ledger, as the engine will, and found in CANON's table under its name, aggregate and cause. */
+/* CANON 3.2 and 3.3: the taxonomy and the data of each type. Who emits them is the engine's
+ * business and comes with it; here each is written through the ledger, as the engine will, and
+ * found in CANON's table under its name, aggregate and cause. */
 #include "conformance/canon_helper.h"
 
-struct story { struct canon c; uuid signal_id; str signal; };
+struct story {
+    struct canon c;
+    uuid signal_id;
+    str signal;
+};
 
 /* A signal that opens run "r1". */
 static void story_open(struct story *s, str url) {
     canon_open(&s->c, url);
     s->signal_id = uuid_v4();
     s->signal = canon_uuid_text(s->signal_id);
-    struct append_item received = canon_fact(EVENT_SIGNAL_RECEIVED, "r1", s->signal, 1, "{\"source\":\"mail\"}");
+    struct append_item received =
+        canon_fact(EVENT_SIGNAL_RECEIVED, "r1", s->signal, 1, "{\"source\":\"mail\"}");
     received.signal = &s->signal_id;
     canon_put(&s->c, received);
 }
 
-static void put(struct story *s, const char *type, const char *step, int64_t attempt, const char *payload) {
+static void put(struct story *s, const char *type, const char *step, int64_t attempt,
+                const char *payload) {
     canon_put(&s->c, canon_event_with(type, "r1", step, attempt, payload));
 }
 
 static int64_t count_of(struct story *s, const char *type) {
-    return canon_int(&s->c, canon_fmt("SELECT COUNT(*) FROM orchestration_events WHERE event_type = '%s'", type));
+    return canon_int(
+        &s->c,
+        canon_fmt("SELECT COUNT(*) FROM orchestration_events WHERE event_type = '%s'", type));
 }
 
 /* Exactly one event of the type, with this aggregate; its `column`. */
 static str the_one(struct story *s, const char *type, const char *aggregate, const char *column) {
     CHECK(count_of(s, type) == 1, "%s", type);
-    str shown = canon_text(&s->c, canon_fmt("SELECT aggregate_type FROM orchestration_events WHERE event_type = '%s'", type));
+    str shown = canon_text(
+        &s->c,
+        canon_fmt("SELECT aggregate_type FROM orchestration_events WHERE event_type = '%s'", type));
     CHECK(canon_str_is(shown, aggregate), "%s: %.*s", type, STR_ARG(shown));
-    return canon_text(&s->c, canon_fmt("SELECT %s FROM orchestration_events WHERE event_type = '%s'", column, type));
+    return canon_text(
+        &s->c,
+        canon_fmt("SELECT %s FROM orchestration_events WHERE event_type = '%s'", column, type));
 }
 
-static void check_caused_by(struct story *s, const char *type, const char *aggregate, const char *cause) {
+static void check_caused_by(struct story *s, const char *type, const char *aggregate,
+                            const char *cause) {
     str causation = the_one(s, type, aggregate, "causation_id");
-    str id = canon_text(&s->c, canon_fmt("SELECT id FROM orchestration_events WHERE event_type = '%s'", cause));
-    CHECK(id.ptr && str_eq(causation, id), "%s is caused by %.*s, not by %s", type, STR_ARG(causation), cause);
+    str id = canon_text(
+        &s->c, canon_fmt("SELECT id FROM orchestration_events WHERE event_type = '%s'", cause));
+    CHECK(id.ptr && str_eq(causation, id), "%s is caused by %.*s, not by %s", type,
+          STR_ARG(causation), cause);
 }
 
 static int64_t seq_of(struct story *s, const char *type) {
-    return canon_int(&s->c, canon_fmt("SELECT sequence_number FROM orchestration_events WHERE event_type = '%s'", type));
+    return canon_int(
+        &s->c, canon_fmt("SELECT sequence_number FROM orchestration_events WHERE event_type = '%s'",
+                         type));
 }
 
 /* CE-3.2-1: a signal that comes in is one SIGNAL_RECEIVED. */
@@ -45,7 +63,8 @@ TEST_DB(canon_signal_received) {
     struct story s;
     story_open(&s, url);
     CHECK(str_eq(the_one(&s, "SIGNAL_RECEIVED", "SIGNAL", "aggregate_id"), s.signal));
-    struct append_result res = canon_try(&s.c, canon_fact(EVENT_SIGNAL_RECEIVED, "r1", s.signal, 1, "{}"));
+    struct append_result res =
+        canon_try(&s.c, canon_fact(EVENT_SIGNAL_RECEIVED, "r1", s.signal, 1, "{}"));
     CHECK(res.code == ST_OK && res.duplicate); /* ingested twice, it is still one */
     CHECK(count_of(&s, "SIGNAL_RECEIVED") == 1);
     canon_close(&s.c);
@@ -60,7 +79,8 @@ TEST_DB(canon_signal_processing_started) {
     canon_close(&s.c);
 }
 
-/* CE-3.2-3, CE-3.2-7: when all steps are done the run has one RUN_COMPLETED, and its signal one SIGNAL_PROCESSED after it. */
+/* CE-3.2-3, CE-3.2-7: when all steps are done the run has one RUN_COMPLETED, and its signal one
+ * SIGNAL_PROCESSED after it. */
 TEST_DB(canon_signal_processed_after_the_run_completed) {
     struct story s;
     story_open(&s, url);
@@ -74,11 +94,13 @@ TEST_DB(canon_signal_processed_after_the_run_completed) {
     CHECK(results[0].code == ST_OK && results[1].code == ST_OK);
     check_caused_by(&s, "SIGNAL_PROCESSED", "SIGNAL", "RUN_COMPLETED");
     CHECK(seq_of(&s, "SIGNAL_PROCESSED") > seq_of(&s, "RUN_COMPLETED"));
-    CHECK(str_eq(the_one(&s, "RUN_COMPLETED", "RUN", "aggregate_id"), canon_text(&s.c, "SELECT id FROM runs")));
+    CHECK(str_eq(the_one(&s, "RUN_COMPLETED", "RUN", "aggregate_id"),
+                 canon_text(&s.c, "SELECT id FROM runs")));
     canon_close(&s.c);
 }
 
-/* CE-3.2-4, CE-3.2-8: a critical failure is one RUN_FAILED, and its signal ends as SIGNAL_PROCESSING_FAILED after it. */
+/* CE-3.2-4, CE-3.2-8: a critical failure is one RUN_FAILED, and its signal ends as
+ * SIGNAL_PROCESSING_FAILED after it. */
 TEST_DB(canon_signal_processing_failed_after_the_run_failed) {
     struct story s;
     story_open(&s, url);
@@ -86,7 +108,8 @@ TEST_DB(canon_signal_processing_failed_after_the_run_failed) {
     put(&s, "StepStarted", "s", 1, NULL);
     put(&s, "StepFailed", "s", 1, "{\"error\":\"disk full\"}");
     put(&s, "RunFailed", NULL, 1, "{\"failedStep\":\"s\"}");
-    canon_put(&s.c, canon_fact(EVENT_SIGNAL_PROCESSING_FAILED, "r1", s.signal, 1, "{\"reason\":\"failed\"}"));
+    canon_put(&s.c, canon_fact(EVENT_SIGNAL_PROCESSING_FAILED, "r1", s.signal, 1,
+                               "{\"reason\":\"failed\"}"));
     check_caused_by(&s, "SIGNAL_PROCESSING_FAILED", "SIGNAL", "RUN_FAILED");
     check_caused_by(&s, "RUN_FAILED", "RUN", "STEP_FAILED");
     CHECK(seq_of(&s, "SIGNAL_PROCESSING_FAILED") > seq_of(&s, "RUN_FAILED"));
@@ -98,8 +121,10 @@ TEST_DB(canon_run_started) {
     struct story s;
     story_open(&s, url);
     put(&s, "RunStarted", NULL, 1, NULL);
-    CHECK(str_eq(the_one(&s, "RUN_STARTED", "RUN", "aggregate_id"), canon_text(&s.c, "SELECT id FROM runs")));
-    canon_refused(&s.c, canon_event("RunStarted", "r1", NULL, 2), ST_CONFLICT, "INVALID_TRANSITION");
+    CHECK(str_eq(the_one(&s, "RUN_STARTED", "RUN", "aggregate_id"),
+                 canon_text(&s.c, "SELECT id FROM runs")));
+    canon_refused(&s.c, canon_event("RunStarted", "r1", NULL, 2), ST_CONFLICT,
+                  "INVALID_TRANSITION");
     CHECK(count_of(&s, "RUN_STARTED") == 1);
     canon_close(&s.c);
 }
@@ -115,13 +140,15 @@ TEST_DB(canon_run_cancelled_names_the_actor) {
         cancel.actor = str_c(actors[i]);
         canon_put(&c, cancel);
     }
-    str lines = canon_lines(&c, "SELECT run_id||' '||actor FROM orchestration_events"
-                                " WHERE event_type = 'RUN_CANCELLED' AND aggregate_type = 'RUN' ORDER BY position");
+    str lines = canon_lines(
+        &c, "SELECT run_id||' '||actor FROM orchestration_events"
+            " WHERE event_type = 'RUN_CANCELLED' AND aggregate_type = 'RUN' ORDER BY position");
     CHECK(canon_str_is(lines, "user:ann user:ann\nsystem system\n"), "%.*s", STR_ARG(lines));
     canon_close(&c);
 }
 
-/* CE-3.2-10, CE-3.2-11: a step is one STEP_STARTED and, when it succeeds, one STEP_COMPLETED, both of the step. */
+/* CE-3.2-10, CE-3.2-11: a step is one STEP_STARTED and, when it succeeds, one STEP_COMPLETED, both
+ * of the step. */
 TEST_DB(canon_step_started_and_completed) {
     struct story s;
     story_open(&s, url);
@@ -169,24 +196,30 @@ TEST_DB(canon_step_retried_between_the_attempts) {
     put(&s, "StepStarted", "s", 1, NULL);
     put(&s, "StepFailed", "s", 1, NULL);
     put(&s, "StepRetried", "s", 1, NULL);
-    CHECK(canon_str_is(canon_text(&s.c, "SELECT status FROM steps"), "FAILED")); /* it records, and changes no state */
+    CHECK(canon_str_is(canon_text(&s.c, "SELECT status FROM steps"),
+                       "FAILED")); /* it records, and changes no state */
     put(&s, "StepStarted", "s", 2, NULL);
-    str lines = canon_lines(&s.c, "SELECT event_type FROM orchestration_events WHERE aggregate_type = 'STEP' ORDER BY position");
-    CHECK(canon_str_is(lines, "STEP_STARTED\nSTEP_FAILED\nSTEP_RETRIED\nSTEP_STARTED\n"), "%.*s", STR_ARG(lines));
+    str lines = canon_lines(&s.c, "SELECT event_type FROM orchestration_events WHERE "
+                                  "aggregate_type = 'STEP' ORDER BY position");
+    CHECK(canon_str_is(lines, "STEP_STARTED\nSTEP_FAILED\nSTEP_RETRIED\nSTEP_STARTED\n"), "%.*s",
+          STR_ARG(lines));
     CHECK(canon_int(&s.c, "SELECT retry_count FROM steps") == 1);
     check_caused_by(&s, "STEP_RETRIED", "STEP", "STEP_FAILED");
     canon_close(&s.c);
 }
 
-/* CE-3.2-21, CE-3.2-22: a tool call that works: one TOOL_CALLED, and one TOOL_COMPLETED caused by it, of the step. */
+/* CE-3.2-21, CE-3.2-22: a tool call that works: one TOOL_CALLED, and one TOOL_COMPLETED caused by
+ * it, of the step. */
 TEST_DB(canon_tool_completed) {
     struct story s;
     story_open(&s, url);
     put(&s, "RunStarted", NULL, 1, NULL);
     put(&s, "StepStarted", "s", 1, NULL);
-    canon_put(&s.c, canon_fact(EVENT_TOOL_CALLED, "r1", STR("s"), 1, "{\"call_id\":\"c1\",\"tool\":\"search\"}"));
+    canon_put(&s.c, canon_fact(EVENT_TOOL_CALLED, "r1", STR("s"), 1,
+                               "{\"call_id\":\"c1\",\"tool\":\"search\"}"));
     check_caused_by(&s, "TOOL_CALLED", "STEP", "STEP_STARTED");
-    canon_put(&s.c, canon_fact(EVENT_TOOL_COMPLETED, "r1", STR("s"), 1, "{\"call_id\":\"c1\",\"hits\":3}"));
+    canon_put(&s.c, canon_fact(EVENT_TOOL_COMPLETED, "r1", STR("s"), 1,
+                               "{\"call_id\":\"c1\",\"hits\":3}"));
     check_caused_by(&s, "TOOL_COMPLETED", "STEP", "TOOL_CALLED");
     yyjson_val *data = canon_json(&s.c, the_one(&s, "TOOL_COMPLETED", "STEP", "event_data"));
     CHECK(canon_str_is(canon_member(data, "call_id"), "c1"));
@@ -200,7 +233,8 @@ TEST_DB(canon_tool_failed) {
     put(&s, "RunStarted", NULL, 1, NULL);
     put(&s, "StepStarted", "s", 1, NULL);
     canon_put(&s.c, canon_fact(EVENT_TOOL_CALLED, "r1", STR("s"), 1, "{\"call_id\":\"c1\"}"));
-    canon_put(&s.c, canon_fact(EVENT_TOOL_FAILED, "r1", STR("s"), 1, "{\"call_id\":\"c1\",\"error\":\"timeout\"}"));
+    canon_put(&s.c, canon_fact(EVENT_TOOL_FAILED, "r1", STR("s"), 1,
+                               "{\"call_id\":\"c1\",\"error\":\"timeout\"}"));
     check_caused_by(&s, "TOOL_FAILED", "STEP", "TOOL_CALLED");
     canon_close(&s.c);
 }
@@ -229,7 +263,8 @@ TEST_DB(canon_run_started_data) {
 
 /* CE-3.3-1: the four are strings also when the producer said nothing, or something else. */
 TEST_DB(canon_run_started_data_is_never_missing) {
-    static const char *const payloads[] = {NULL, "{}", "{\"runType\":7,\"orchestratorVersion\":null}",
+    static const char *const payloads[] = {NULL, "{}",
+                                           "{\"runType\":7,\"orchestratorVersion\":null}",
                                            "{\"runType\":{\"a\":1},\"orchestratorVersion\":[1]}"};
     struct canon c;
     uuid id;
@@ -237,38 +272,47 @@ TEST_DB(canon_run_started_data_is_never_missing) {
     for (size_t i = 0; i < COUNT_OF(payloads); i++) {
         const char *run = canon_fmt("r%zu", i);
         canon_put(&c, canon_event_with("RunStarted", run, NULL, 1, payloads[i]));
-        str text = canon_text(&c, canon_fmt("SELECT event_data FROM orchestration_events WHERE run_id = '%s'", run));
+        str text = canon_text(
+            &c, canon_fmt("SELECT event_data FROM orchestration_events WHERE run_id = '%s'", run));
         yyjson_val *data = canon_json(&c, text);
         CHECK(yyjson_obj_size(data) == 4, "%.*s", STR_ARG(text));
-        CHECK(uuid_parse(canon_member(data, "run_id"), &id) && uuid_parse(canon_member(data, "signal_id"), &id));
-        CHECK(canon_member(data, "run_type").len > 0 && canon_member(data, "orchestrator_version").len > 0);
+        CHECK(uuid_parse(canon_member(data, "run_id"), &id) &&
+              uuid_parse(canon_member(data, "signal_id"), &id));
+        CHECK(canon_member(data, "run_type").len > 0 &&
+              canon_member(data, "orchestrator_version").len > 0);
     }
     canon_close(&c);
 }
 
-/* CE-3.3-2: STEP_COMPLETED has step_id, run_id, step_index, step_type, output_result, duration_ms. */
+/* CE-3.3-2: STEP_COMPLETED has step_id, run_id, step_index, step_type, output_result, duration_ms.
+ */
 TEST_DB(canon_step_completed_data) {
     struct story s;
     story_open(&s, url);
     put(&s, "RunStarted", NULL, 1, NULL);
     put(&s, "StepSkipped", "first", 1, NULL);
     put(&s, "StepStarted", "second", 1, NULL);
-    s.c.now_us += 1523 * 1000;
-    put(&s, "StepCompleted", "second", 1, "{\"stepType\":\"SPECIALIST_CALL\",\"output\":{\"rows\":5}}");
+    s.c.now_us += INT64_C(1523000);
+    put(&s, "StepCompleted", "second", 1,
+        "{\"stepType\":\"SPECIALIST_CALL\",\"output\":{\"rows\":5}}");
     yyjson_val *data = canon_json(&s.c, the_one(&s, "STEP_COMPLETED", "STEP", "event_data"));
     CHECK(yyjson_obj_size(data) == 6);
-    CHECK(str_eq(canon_member(data, "step_id"), canon_text(&s.c, "SELECT id FROM steps WHERE step_id = 'second'")));
+    CHECK(str_eq(canon_member(data, "step_id"),
+                 canon_text(&s.c, "SELECT id FROM steps WHERE step_id = 'second'")));
     CHECK(str_eq(canon_member(data, "run_id"), canon_text(&s.c, "SELECT id FROM runs")));
-    CHECK(int_member(data, "step_index") == 1); /* counted from 0, in the order of their first events */
+    CHECK(int_member(data, "step_index") ==
+          1); /* counted from 0, in the order of their first events */
     CHECK(canon_str_is(canon_member(data, "step_type"), "SPECIALIST_CALL"));
     CHECK(int_member(json_member(data, "output_result"), "rows") == 5);
     CHECK(int_member(data, "duration_ms") == 1523);
     canon_close(&s.c);
 }
 
-/* CE-3.3-2: output_result is an object and the numbers are integers, whatever the payload is; time never runs backwards. */
+/* CE-3.3-2: output_result is an object and the numbers are integers, whatever the payload is; time
+ * never runs backwards. */
 TEST_DB(canon_step_completed_data_is_never_missing) {
-    static const char *const payloads[] = {NULL, "{}", "{\"output\":5}", "{\"output\":[1]}", "{\"output\":null,\"stepType\":3}"};
+    static const char *const payloads[] = {NULL, "{}", "{\"output\":5}", "{\"output\":[1]}",
+                                           "{\"output\":null,\"stepType\":3}"};
     struct canon c;
     canon_open_as(&c, url, LEDGER_RECORD);
     canon_put(&c, canon_event("RunStarted", "r1", NULL, 1));
@@ -277,15 +321,20 @@ TEST_DB(canon_step_completed_data_is_never_missing) {
         if (i != 1) canon_put(&c, canon_event("StepStarted", "r1", step, 1));
         canon_put(&c, canon_event_with("StepCompleted", "r1", step, 1, payloads[i]));
         c.now_us += 1000;
-        if (i == 1) canon_put(&c, canon_event("StepStarted", "r1", step, 1)); /* too late: recorded, not applied */
+        if (i == 1)
+            canon_put(&c, canon_event("StepStarted", "r1", step,
+                                      1)); /* too late: recorded, not applied */
     }
-    str lines = canon_lines(&c, "SELECT event_data FROM orchestration_events WHERE event_type = 'STEP_COMPLETED' ORDER BY position");
+    str lines = canon_lines(&c, "SELECT event_data FROM orchestration_events WHERE event_type = "
+                                "'STEP_COMPLETED' ORDER BY position");
     for (size_t i = 0; i < COUNT_OF(payloads); i++) {
         str line;
         CHECK(str_split(lines, '\n', &line, &lines));
         yyjson_val *data = canon_json(&c, line);
-        CHECK(yyjson_obj_size(data) == 6 && yyjson_is_obj(json_member(data, "output_result")), "%.*s", STR_ARG(line));
-        CHECK(int_member(data, "step_index") == (int64_t)i && int_member(data, "duration_ms") == 0, "%.*s", STR_ARG(line));
+        CHECK(yyjson_obj_size(data) == 6 && yyjson_is_obj(json_member(data, "output_result")),
+              "%.*s", STR_ARG(line));
+        CHECK(int_member(data, "step_index") == (int64_t)i && int_member(data, "duration_ms") == 0,
+              "%.*s", STR_ARG(line));
         CHECK(canon_member(data, "step_type").len > 0);
     }
     canon_close(&c);

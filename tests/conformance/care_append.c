@@ -11,39 +11,51 @@ static struct append_item in_tenant(struct append_item item, const char *tenant)
 /* ---- atomic batches ---- */
 
 /* The batch must be refused as a whole because of item `bad`, and leave nothing. */
-static void check_taken_back(struct canon *c, struct append_item *items, size_t count, size_t bad, const char *reason) {
+static void check_taken_back(struct canon *c, struct append_item *items, size_t count, size_t bad,
+                             const char *reason) {
     struct append_result results[8];
-    str state = canon_state_dump(c), events = canon_lines(c, "SELECT id FROM orchestration_events ORDER BY position");
+    str state = canon_state_dump(c),
+        events = canon_lines(c, "SELECT id FROM orchestration_events ORDER BY position");
     int64_t runs = canon_int(c, "SELECT COUNT(*) FROM ledger_run");
     canon_batch(c, items, count, true, results);
     for (size_t i = 0; i < count; i++) {
-        CHECK(results[i].code == results[bad].code && strcmp(results[i].err->reason, reason) == 0, "item %zu", i);
-        CHECK(results[i].seq == 0 && results[i].run_seq == 0 && !results[i].duplicate, "item %zu", i);
+        CHECK(results[i].code == results[bad].code && strcmp(results[i].err->reason, reason) == 0,
+              "item %zu", i);
+        CHECK(results[i].seq == 0 && results[i].run_seq == 0 && !results[i].duplicate, "item %zu",
+              i);
         const char *blame = canon_fmt("item %zu of the batch", bad + 1);
-        CHECK(i == bad || strstr(results[i].err->msg, blame), "item %zu: %s", i, results[i].err->msg);
+        CHECK(i == bad || strstr(results[i].err->msg, blame), "item %zu: %s", i,
+              results[i].err->msg);
     }
-    CHECK(str_eq(state, canon_state_dump(c)) && canon_int(c, "SELECT COUNT(*) FROM ledger_run") == runs);
+    CHECK(str_eq(state, canon_state_dump(c)) &&
+          canon_int(c, "SELECT COUNT(*) FROM ledger_run") == runs);
     CHECK(str_eq(events, canon_lines(c, "SELECT id FROM orchestration_events ORDER BY position")));
     canon_clean(c);
 }
 
-/* One bad item takes everything back: state, new runs, new tenants' events; and what follows is numbered as if it had not been. */
+/* One bad item takes everything back: state, new runs, new tenants' events; and what follows is
+ * numbered as if it had not been. */
 TEST_DB(care_atomic_refusal_takes_everything_back) {
     struct canon c;
     canon_open(&c, url);
     canon_put(&c, canon_event("RunStarted", "r1", NULL, 1));
     canon_put(&c, canon_event("StepStarted", "r1", "s", 1));
-    struct append_item mixed[] = {canon_event("StepCompleted", "r1", "s", 1), canon_event("StepStarted", "r1", "t", 1),
-                                  canon_event("RunStarted", "r1", NULL, 2), canon_event("RunCompleted", "r1", NULL, 1)};
+    struct append_item mixed[] = {
+        canon_event("StepCompleted", "r1", "s", 1), canon_event("StepStarted", "r1", "t", 1),
+        canon_event("RunStarted", "r1", NULL, 2), canon_event("RunCompleted", "r1", NULL, 1)};
     check_taken_back(&c, mixed, 4, 2, "INVALID_TRANSITION");
-    struct append_item opens[] = {canon_event("RunStarted", "new", NULL, 1), canon_event("StepStarted", "new", "s", 1),
+    struct append_item opens[] = {canon_event("RunStarted", "new", NULL, 1),
+                                  canon_event("StepStarted", "new", "s", 1),
                                   in_tenant(canon_event("RunStarted", "far", NULL, 1), "globex"),
                                   canon_event("StepCompleted", "new", "other", 1)};
     check_taken_back(&c, opens, 4, 3, "INVALID_TRANSITION");
-    struct append_item again[] = {canon_event("RunStarted", "r1", NULL, 1), canon_event("StepStarted", "r1", "u", 1),
-                                  canon_event("StepStarted", "r1", "u", 1), canon_event("StepSkipped", "r1", "s", 1)};
-    check_taken_back(&c, again, 4, 3, "INVALID_TRANSITION"); /* a duplicate of the store, one of the batch */
-    struct append_item first[] = {canon_event("RunResumed", "r1", NULL, 1), canon_event("RunNoted", "r1", NULL, 1)};
+    struct append_item again[] = {
+        canon_event("RunStarted", "r1", NULL, 1), canon_event("StepStarted", "r1", "u", 1),
+        canon_event("StepStarted", "r1", "u", 1), canon_event("StepSkipped", "r1", "s", 1)};
+    check_taken_back(&c, again, 4, 3,
+                     "INVALID_TRANSITION"); /* a duplicate of the store, one of the batch */
+    struct append_item first[] = {canon_event("RunResumed", "r1", NULL, 1),
+                                  canon_event("RunNoted", "r1", NULL, 1)};
     check_taken_back(&c, first, 2, 0, "INVALID_TRANSITION");
 
     CHECK(canon_put(&c, opens[0]).seq == 3);
@@ -58,18 +70,23 @@ TEST_DB(care_a_refused_batch_leaves_its_neighbours) {
     struct error err = {0};
     canon_open(&c, url);
     struct append_item good[] = {canon_event("RunStarted", "r1", NULL, 1)};
-    struct append_item bad[] = {canon_event("RunPaused", "r1", NULL, 1), canon_event("RunStarted", "r2", NULL, 1),
+    struct append_item bad[] = {canon_event("RunPaused", "r1", NULL, 1),
+                                canon_event("RunStarted", "r2", NULL, 1),
                                 canon_event("RunStarted", "r2", NULL, 2)};
-    struct append_item late[] = {canon_event("RunStarted", "r2", NULL, 1), canon_event("RunCompleted", "r1", NULL, 1)};
+    struct append_item late[] = {canon_event("RunStarted", "r2", NULL, 1),
+                                 canon_event("RunCompleted", "r1", NULL, 1)};
     struct append_result res[3][3];
-    struct append_request reqs[] = {{.items = good, .count = 1, .atomic = true, .results = res[0], .arena = &c.arena},
-                                    {.items = bad, .count = 3, .atomic = true, .results = res[1], .arena = &c.arena},
-                                    {.items = late, .count = 2, .atomic = true, .results = res[2], .arena = &c.arena}};
+    struct append_request reqs[] = {
+        {.items = good, .count = 1, .atomic = true, .results = res[0], .arena = &c.arena},
+        {.items = bad, .count = 3, .atomic = true, .results = res[1], .arena = &c.arena},
+        {.items = late, .count = 2, .atomic = true, .results = res[2], .arena = &c.arena}};
     struct append_request *all[] = {&reqs[0], &reqs[1], &reqs[2]};
     CHECK(ledger_append(c.ledger, all, 3, &err) == ST_OK, "%s", err.msg);
     CHECK(res[0][0].code == ST_OK && res[0][0].seq == 1);
-    CHECK(res[1][0].code == ST_CONFLICT && res[1][1].code == ST_CONFLICT && res[1][2].code == ST_CONFLICT);
-    CHECK(res[2][0].code == ST_OK && res[2][0].seq == 2 && res[2][1].code == ST_OK && res[2][1].run_seq == 2);
+    CHECK(res[1][0].code == ST_CONFLICT && res[1][1].code == ST_CONFLICT &&
+          res[1][2].code == ST_CONFLICT);
+    CHECK(res[2][0].code == ST_OK && res[2][0].seq == 2 && res[2][1].code == ST_OK &&
+          res[2][1].run_seq == 2);
     CHECK(canon_int(&c, "SELECT COUNT(*) FROM orchestration_events") == 3);
     canon_clean(&c);
     canon_close(&c);
@@ -80,10 +97,12 @@ TEST_DB(care_items_stand_for_themselves) {
     struct canon c;
     struct append_result results[4];
     canon_open(&c, url);
-    struct append_item items[] = {canon_event("RunPaused", "r1", NULL, 1), canon_event("RunStarted", "r1", NULL, 1),
-                                  canon_event("RunStarted", "r1", NULL, 2), canon_event("RunCompleted", "r1", NULL, 1)};
+    struct append_item items[] = {
+        canon_event("RunPaused", "r1", NULL, 1), canon_event("RunStarted", "r1", NULL, 1),
+        canon_event("RunStarted", "r1", NULL, 2), canon_event("RunCompleted", "r1", NULL, 1)};
     canon_batch(&c, items, 4, false, results);
-    CHECK(results[0].code == ST_CONFLICT && results[1].code == ST_OK && results[2].code == ST_CONFLICT && results[3].code == ST_OK);
+    CHECK(results[0].code == ST_CONFLICT && results[1].code == ST_OK &&
+          results[2].code == ST_CONFLICT && results[3].code == ST_OK);
     CHECK(results[1].run_seq == 1 && results[3].run_seq == 2);
     struct error err = {0};
     CHECK(ledger_append(c.ledger, NULL, 0, &err) == ST_OK); /* nothing to do is fine */
@@ -92,7 +111,8 @@ TEST_DB(care_items_stand_for_themselves) {
 
 /* ---- once ---- */
 
-/* The same event twice in one commit, and again later, and after a restart: one record, the same answer. */
+/* The same event twice in one commit, and again later, and after a restart: one record, the same
+ * answer. */
 TEST_DB(care_a_duplicate_gets_the_first_answer) {
     struct canon c;
     struct append_result results[3];
@@ -105,8 +125,10 @@ TEST_DB(care_a_duplicate_gets_the_first_answer) {
     for (int pass = 0; pass < 3; pass++) {
         c.now_us += 1000000;
         struct append_result res = pass < 2 ? canon_try(&c, again) : results[1];
-        CHECK(res.code == ST_OK && res.duplicate && uuid_eq(res.event_id, first.event.event_id), "pass %d", pass);
-        CHECK(res.run_seq == 1 && res.seq == 1 && res.persisted_us == CANON_EPOCH_US, "pass %d", pass);
+        CHECK(res.code == ST_OK && res.duplicate && uuid_eq(res.event_id, first.event.event_id),
+              "pass %d", pass);
+        CHECK(res.run_seq == 1 && res.seq == 1 && res.persisted_us == CANON_EPOCH_US, "pass %d",
+              pass);
         canon_reopen(&c);
     }
     CHECK(canon_int(&c, "SELECT COUNT(*) FROM orchestration_events") == 1);
@@ -131,11 +153,13 @@ TEST_DB(care_an_event_id_is_used_once_in_a_run) {
     struct canon c;
     struct append_result results[2];
     canon_open(&c, url);
-    struct append_item first = canon_event("RunStarted", "r1", NULL, 1), second = canon_event("RunCompleted", "r1", NULL, 1);
+    struct append_item first = canon_event("RunStarted", "r1", NULL, 1),
+                       second = canon_event("RunCompleted", "r1", NULL, 1);
     second.event.event_id = first.event.event_id;
     struct append_item both[] = {first, second};
     canon_batch(&c, both, 2, false, results);
-    CHECK(results[0].code == ST_OK && results[1].code == ST_CONFLICT && strcmp(results[1].err->reason, "EVENT_ID_REUSED") == 0);
+    CHECK(results[0].code == ST_OK && results[1].code == ST_CONFLICT &&
+          strcmp(results[1].err->reason, "EVENT_ID_REUSED") == 0);
     canon_refused(&c, second, ST_CONFLICT, "EVENT_ID_REUSED");
     canon_reopen(&c);
     canon_refused(&c, second, ST_CONFLICT, "EVENT_ID_REUSED");
@@ -144,35 +168,41 @@ TEST_DB(care_an_event_id_is_used_once_in_a_run) {
 
 /* ---- causes ---- */
 
-/* A cause is found in the run, in the same commit, in another run, and in the store after a restart; or it is refused. */
+/* A cause is found in the run, in the same commit, in another run, and in the store after a
+ * restart; or it is refused. */
 TEST_DB(care_a_cause_must_be_there) {
     struct canon c;
     struct append_result results[2];
     canon_open(&c, url);
-    struct append_item a = canon_event("RunStarted", "a", NULL, 1), b = canon_event("RunStarted", "b", NULL, 1);
+    struct append_item a = canon_event("RunStarted", "a", NULL, 1),
+                       b = canon_event("RunStarted", "b", NULL, 1);
     b.cause = &a.event.event_id;
     struct append_item both[] = {a, b};
     canon_batch(&c, both, 2, true, results);
     CHECK(results[0].code == ST_OK && results[1].code == ST_OK);
     canon_reopen(&c);
-    struct append_item late = canon_event("RunStarted", "d", NULL, 1); /* of a run that is not in memory */
+    struct append_item late =
+        canon_event("RunStarted", "d", NULL, 1); /* of a run that is not in memory */
     late.cause = &a.event.event_id;
     canon_put(&c, late);
     uuid nobody = uuid_v4();
-    struct append_item orphan = canon_event("RunNoted", "a", NULL, 1), first = canon_event("RunStarted", "e", NULL, 1);
+    struct append_item orphan = canon_event("RunNoted", "a", NULL, 1),
+                       first = canon_event("RunStarted", "e", NULL, 1);
     orphan.cause = &nobody;
     canon_refused(&c, orphan, ST_INVALID, "CAUSE_NOT_FOUND");
     first = in_tenant(first, "nobody");
     first.cause = &nobody;
     canon_refused(&c, first, ST_INVALID, "CAUSE_NOT_FOUND"); /* of a tenant that has nothing yet */
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM orchestration_events WHERE run_id IN ('b', 'd') AND cause_position ="
+    CHECK(canon_int(&c, "SELECT COUNT(*) FROM orchestration_events WHERE run_id IN ('b', 'd') AND "
+                        "cause_position ="
                         " (SELECT base_position + 1 FROM tenants WHERE tenant_id = 'acme')") == 2);
     canon_close(&c);
 }
 
 /* ---- time ---- */
 
-/* The clock may step back; persistedAt does not, in this tenant, also after a restart. Another tenant has its own time. */
+/* The clock may step back; persistedAt does not, in this tenant, also after a restart. Another
+ * tenant has its own time. */
 TEST_DB(care_persisted_time_never_runs_backwards) {
     struct canon c;
     canon_open(&c, url);
@@ -181,8 +211,10 @@ TEST_DB(care_persisted_time_never_runs_backwards) {
     CHECK(canon_put(&c, canon_event("RunNoted", "r2", NULL, 1)).persisted_us == CANON_EPOCH_US);
     canon_reopen(&c);
     CHECK(canon_put(&c, canon_event("RunNoted", "r2", NULL, 2)).persisted_us == CANON_EPOCH_US);
-    CHECK(canon_put(&c, in_tenant(canon_event("RunNoted", "g", NULL, 1), "globex")).persisted_us == c.now_us);
-    struct append_item bad[] = {canon_event("RunNoted", "r2", NULL, 3), canon_event("RunPaused", "r2", NULL, 1)};
+    CHECK(canon_put(&c, in_tenant(canon_event("RunNoted", "g", NULL, 1), "globex")).persisted_us ==
+          c.now_us);
+    struct append_item bad[] = {canon_event("RunNoted", "r2", NULL, 3),
+                                canon_event("RunPaused", "r2", NULL, 1)};
     struct append_result results[2];
     c.now_us = CANON_EPOCH_US + 500;
     canon_batch(&c, bad, 2, true, results); /* taken back: its time with it */
@@ -191,9 +223,12 @@ TEST_DB(care_persisted_time_never_runs_backwards) {
     int64_t seq = 0;
     struct error err = {0};
     CHECK(ledger_seq_at(c.ledger, STR("acme"), CANON_EPOCH_US, &seq, &err) == ST_OK && seq == 1);
-    CHECK(ledger_seq_at(c.ledger, STR("acme"), CANON_EPOCH_US + 1, &seq, &err) == ST_OK && seq == 4);
-    CHECK(ledger_seq_at(c.ledger, STR("acme"), CANON_EPOCH_US + 101, &seq, &err) == ST_OK && seq == 5);
-    CHECK(ledger_seq_at(c.ledger, STR("nobody"), 0, &seq, &err) == ST_NOT_FOUND && strcmp(err.reason, "TENANT_NOT_FOUND") == 0);
+    CHECK(ledger_seq_at(c.ledger, STR("acme"), CANON_EPOCH_US + 1, &seq, &err) == ST_OK &&
+          seq == 4);
+    CHECK(ledger_seq_at(c.ledger, STR("acme"), CANON_EPOCH_US + 101, &seq, &err) == ST_OK &&
+          seq == 5);
+    CHECK(ledger_seq_at(c.ledger, STR("nobody"), 0, &seq, &err) == ST_NOT_FOUND &&
+          strcmp(err.reason, "TENANT_NOT_FOUND") == 0);
     canon_clean(&c);
     canon_close(&c);
 }
@@ -206,14 +241,16 @@ static str rejection(struct canon *c, struct append_item item) {
     return arena_str(&c->arena, str_c(res.err->msg));
 }
 
-/* The first refusal is repeated to the letter while the event is illegal, also after a restart, and forgotten once it is legal. */
+/* The first refusal is repeated to the letter while the event is illegal, also after a restart, and
+ * forgotten once it is legal. */
 TEST_DB(care_a_rejection_is_repeated_then_forgotten) {
     struct canon c;
     canon_open(&c, url);
     canon_put(&c, canon_event("RunQueued", "r1", NULL, 1));
     struct append_item done = canon_event("RunCompleted", "r1", NULL, 1);
     str first = rejection(&c, done);
-    canon_put(&c, canon_event("RunApproved", "r1", NULL, 1)); /* the run moved; the refusal says what it said */
+    canon_put(&c, canon_event("RunApproved", "r1", NULL,
+                              1)); /* the run moved; the refusal says what it said */
     CHECK(str_eq(first, rejection(&c, done)));
     canon_reopen(&c);
     CHECK(str_eq(first, rejection(&c, done)));
@@ -232,11 +269,15 @@ TEST_DB(care_rejections_are_bounded) {
     struct canon c;
     canon_open(&c, url);
     canon_put(&c, canon_event("RunStarted", "r1", NULL, 1));
-    const char *fill = canon_fmt("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < %d) INSERT INTO ledger_rejection"
-                                 " (rejection_no, tenant_id, key, message) SELECT i, 'acme', 'k'||i, 'old' FROM n", REJECTIONS_MAX);
+    const char *fill =
+        canon_fmt("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < %d) "
+                  "INSERT INTO ledger_rejection"
+                  " (rejection_no, tenant_id, key, message) SELECT i, 'acme', 'k'||i, 'old' FROM n",
+                  REJECTIONS_MAX);
     canon_must_sql(&c, fill);
     canon_reopen(&c);
-    for (int i = 0; i < 3; i++) rejection(&c, canon_event("RunResumed", "r1", NULL, i + 1));
+    for (int i = 0; i < 3; i++)
+        rejection(&c, canon_event("RunResumed", "r1", NULL, i + 1));
     CHECK(canon_int(&c, "SELECT COUNT(*) FROM ledger_rejection") == REJECTIONS_MAX);
     CHECK(canon_int(&c, "SELECT MIN(rejection_no) FROM ledger_rejection") == 4);
     struct ledger_stats stats;
@@ -256,14 +297,18 @@ TEST_DB(care_runs_outlive_the_cache) {
     canon_open(&c, url);
     int rounds = canon_scaled(RUNS, 4);
     for (int run = 0; run < rounds; run++) { /* about a megabyte of state each */
-        for (int i = 0; i < STEPS; i++) items[i] = canon_event("StepStarted", canon_fmt("r%d", run), canon_fmt("step-%d", i), 1);
+        for (int i = 0; i < STEPS; i++)
+            items[i] =
+                canon_event("StepStarted", canon_fmt("r%d", run), canon_fmt("step-%d", i), 1);
         canon_batch(&c, items, STEPS, true, results);
         CHECK(results[STEPS - 1].code == ST_OK && results[STEPS - 1].run_seq == STEPS);
     }
     for (int run = 0; run < rounds; run++) {
-        struct append_result res = canon_put(&c, canon_event("StepCompleted", canon_fmt("r%d", run), "step-7", 1));
+        struct append_result res =
+            canon_put(&c, canon_event("StepCompleted", canon_fmt("r%d", run), "step-7", 1));
         CHECK(res.run_seq == STEPS + 1);
-        CHECK(canon_try(&c, canon_event("StepStarted", canon_fmt("r%d", run), "step-9", 1)).duplicate);
+        CHECK(canon_try(&c, canon_event("StepStarted", canon_fmt("r%d", run), "step-9", 1))
+                  .duplicate);
     }
     canon_close(&c);
 }

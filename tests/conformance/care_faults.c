@@ -1,18 +1,20 @@
-/* Every n-th call of the database and every n-th allocation fails: no crash, no false acknowledgement, nothing twice, and the
- * handle works on. */
+/* Every n-th call of the database and every n-th allocation fails: no crash, no false
+ * acknowledgement, nothing twice, and the handle works on. */
 #include "conformance/canon_helper.h"
 
 enum { ITEMS = 9 };
 
-/* A bit of everything: a new tenant, run, type and plan; a reference; facts; a refusal; a duplicate. */
+/* A bit of everything: a new tenant, run, type and plan; a reference; facts; a refusal; a
+ * duplicate. */
 static void make_items(int64_t n, const char *kind, struct append_item items[ITEMS]) {
     const char *run = canon_fmt("%s-%lld", kind, (long long)n);
     items[0] = canon_event("RunStarted", run, NULL, 1);
     items[1] = canon_event("StepStarted", run, "s", 1);
     items[2] = canon_event(canon_fmt("Seen%s%lld", kind, (long long)n), run, NULL, 1);
     items[3] = canon_event_with("StepCompleted", run, "s", 1, "{\"output\":{}}");
-    items[4] = canon_event_with("RunProviderLinked", run, NULL, 1,
-                                canon_fmt("{\"provider\":\"t\",\"workflowId\":\"%s\",\"providerRunId\":\"p\"}", run));
+    items[4] = canon_event_with(
+        "RunProviderLinked", run, NULL, 1,
+        canon_fmt("{\"provider\":\"t\",\"workflowId\":\"%s\",\"providerRunId\":\"p\"}", run));
     items[5] = canon_fact(EVENT_TOOL_CALLED, run, STR("s"), 1, "{}");
     items[6] = canon_event("RunStarted", run, NULL, 2); /* refused: it runs already */
     items[7] = items[0];                                /* a duplicate */
@@ -24,26 +26,36 @@ static void make_items(int64_t n, const char *kind, struct append_item items[ITE
     }
 }
 
-static status append_items(struct canon *c, struct append_item items[ITEMS], struct append_result results[ITEMS], struct error *err) {
-    struct append_request req = {.items = items, .count = ITEMS, .results = results, .arena = &c->arena};
+static status append_items(struct canon *c, struct append_item items[ITEMS],
+                           struct append_result results[ITEMS], struct error *err) {
+    struct append_request req = {
+        .items = items, .count = ITEMS, .results = results, .arena = &c->arena};
     struct append_request *reqs[] = {&req};
     return ledger_append(c->ledger, reqs, 1, err);
 }
 
-/* The results of a batch that was committed, by this try or (then all are duplicates) by an earlier one whose answer was lost. */
+enum { REFUSED = 6, DUPLICATE = 7 }; /* of the items */
+
+/* The results of a batch that was committed, by this try or (then all are duplicates) by an earlier
+ * one whose answer was lost. */
 static void check_results(const struct append_result results[ITEMS], bool may_be_there) {
+    static const int64_t seqs[ITEMS] = {1, 2, 3, 4, 5, 6, 0, 1, 7};
     bool there = results[0].duplicate;
     CHECK(may_be_there || !there);
     for (int i = 0; i < ITEMS; i++) {
-        CHECK(results[i].code == (i == 6 ? ST_CONFLICT : ST_OK), "item %d: %s", i, results[i].err ? results[i].err->msg : "");
-        if (i != 6 && i != 7) CHECK(results[i].duplicate == there && results[i].seq == (i == 8 ? 7 : i + 1), "item %d", i);
-        if (i == 6) CHECK(strcmp(results[i].err->reason, "INVALID_TRANSITION") == 0);
+        const struct append_result *r = &results[i];
+        CHECK(r->code == (i == REFUSED ? ST_CONFLICT : ST_OK), "item %d: %s", i,
+              r->err ? r->err->msg : "");
+        CHECK(r->seq == seqs[i], "item %d: %lld", i, (long long)r->seq);
+        CHECK(i == REFUSED || r->duplicate == (there || i == DUPLICATE), "item %d", i);
     }
-    CHECK(results[7].duplicate && results[7].seq == 1);
+    CHECK(strcmp(results[REFUSED].err->reason, "INVALID_TRANSITION") == 0);
 }
 
 static int64_t stored_events(struct canon *reader, const struct append_item *item) {
-    return canon_int(reader, canon_fmt("SELECT COUNT(*) FROM orchestration_events WHERE run_id = '%.*s'", STR_ARG(item->event.run_id)));
+    return canon_int(reader,
+                     canon_fmt("SELECT COUNT(*) FROM orchestration_events WHERE run_id = '%.*s'",
+                               STR_ARG(item->event.run_id)));
 }
 
 /* One round: a failing try, then the same again. false when nothing failed. */
@@ -57,10 +69,13 @@ static bool append_with_fault(struct canon *c, struct canon *reader, int64_t n, 
     bool failed = st != ST_OK;
     CHECK(!failed || st == ST_RETRY, "call %lld: %s", (long long)n, err.msg);
     int64_t stored = stored_events(reader, &items[0]);
-    CHECK(failed ? stored == 0 || (after && stored == 7) : stored == 7, "call %lld: %lld events", (long long)n, (long long)stored);
+    CHECK(failed ? stored == 0 || (after && stored == 7) : stored == 7, "call %lld: %lld events",
+          (long long)n, (long long)stored);
     if (failed) {
-        CHECK(append_items(c, items, results, &err) == ST_OK, "call %lld: %s", (long long)n, err.msg);
-        CHECK(results[0].duplicate == (stored == 7)); /* what had landed comes back as a duplicate, and nothing else does */
+        CHECK(append_items(c, items, results, &err) == ST_OK, "call %lld: %s", (long long)n,
+              err.msg);
+        CHECK(results[0].duplicate ==
+              (stored == 7)); /* what had landed comes back as a duplicate, and nothing else does */
     }
     check_results(results, failed);
     CHECK(stored_events(reader, &items[0]) == 7, "call %lld", (long long)n);
@@ -77,7 +92,8 @@ TEST_DB(care_append_survives_every_failing_call) {
     open_both(&c, &reader, url);
     for (int after = 0; after < 2; after++) {
         int64_t n = 0;
-        while (append_with_fault(&c, &reader, n, after)) n++;
+        while (append_with_fault(&c, &reader, n, after))
+            n++;
         CHECK(n > 8, "only %lld calls", (long long)n);
     }
     canon_clean(&reader);
@@ -98,9 +114,12 @@ static bool append_without_memory(struct canon *c, struct canon *reader, int64_t
     mem_fail_at(-1);
     CHECK(st == ST_OK || st == ST_RETRY, "allocation %lld: %s", (long long)n, err.msg);
     int64_t stored = stored_events(reader, &items[0]);
-    CHECK(stored == (st == ST_OK ? 7 : 0), "allocation %lld: %lld events", (long long)n, (long long)stored);
+    CHECK(stored == (st == ST_OK ? 7 : 0), "allocation %lld: %lld events", (long long)n,
+          (long long)stored);
     bool again = st != ST_OK;
-    if (again) CHECK(append_items(c, items, results, &err) == ST_OK, "allocation %lld: %s", (long long)n, err.msg);
+    if (again)
+        CHECK(append_items(c, items, results, &err) == ST_OK, "allocation %lld: %s", (long long)n,
+              err.msg);
     check_results(results, false);
     CHECK(stored_events(reader, &items[0]) == 7, "allocation %lld", (long long)n);
     if (n % 2) canon_reopen(c); /* cold caches need more */
@@ -112,7 +131,8 @@ TEST_DB(care_append_survives_every_failing_allocation) {
     canon_open(&c, url);
     canon_open_reader(&reader, url);
     int64_t n = 0, passed = 0;
-    for (; passed < 2; n++) passed = append_without_memory(&c, &reader, n) ? 0 : passed + 1; /* once warm, once cold */
+    for (; passed < 2; n++)
+        passed = append_without_memory(&c, &reader, n) ? 0 : passed + 1; /* once warm, once cold */
     CHECK(n > 10, "only %lld allocations", (long long)n);
     canon_clean(&reader);
     canon_close(&c);
@@ -156,12 +176,14 @@ static status ask_run(struct canon *c, struct error *err) {
 }
 static status ask_provider(struct canon *c, struct error *err) {
     struct run_info info;
-    return ledger_find_provider(c->ledger, STR("acme"), STR("t"), STR("w"), STR("p"), &c->arena, &info, err);
+    return ledger_find_provider(c->ledger, STR("acme"), STR("t"), STR("w"), STR("p"), &c->arena,
+                                &info, err);
 }
 static status ask_runs(struct canon *c, struct error *err) {
     struct run_info *runs;
     size_t count;
-    return ledger_list_runs(c->ledger, &(struct run_filter){.status = -1}, 10, &c->arena, &runs, &count, err);
+    return ledger_list_runs(c->ledger, &(struct run_filter){.status = -1}, 10, &c->arena, &runs,
+                            &count, err);
 }
 static status ask_events(struct canon *c, struct error *err) {
     struct event_page page;
@@ -212,19 +234,37 @@ static status ask_verify(struct canon *c, struct error *err) {
     CHECK(st != ST_OK || !report.damaged, "%s", report.what); /* a failure to read is no finding */
     return st;
 }
-static status ask_rebuild(struct canon *c, struct error *err) { return ledger_rebuild(c->ledger, NULL, NULL, NULL, err); }
+static status ask_rebuild(struct canon *c, struct error *err) {
+    return ledger_rebuild(c->ledger, NULL, NULL, NULL, err);
+}
 
-static const struct { const char *name; question ask; bool arena_panics; } questions[] = {
-    {"find_run", ask_run, false}, {"find_provider", ask_provider, false}, {"list_runs", ask_runs, false}, {"read_run", ask_events, false},
-    {"read_tenant", ask_tenant, false}, {"read_correlation", ask_trace, false}, {"seq_at", ask_seq, false}, {"find_event", ask_event, false},
-    {"causes", ask_causes, false}, {"replay", ask_replay, false}, {"alerts", ask_alerts, false}, {"stats", ask_stats, false},
-    {"checkpoint", ask_checkpoint, false}, {"verify", ask_verify, true}, {"rebuild", ask_rebuild, true}};
+static const struct {
+    const char *name;
+    question ask;
+    bool arena_panics;
+} questions[] = {{"find_run", ask_run, false},
+                 {"find_provider", ask_provider, false},
+                 {"list_runs", ask_runs, false},
+                 {"read_run", ask_events, false},
+                 {"read_tenant", ask_tenant, false},
+                 {"read_correlation", ask_trace, false},
+                 {"seq_at", ask_seq, false},
+                 {"find_event", ask_event, false},
+                 {"causes", ask_causes, false},
+                 {"replay", ask_replay, false},
+                 {"alerts", ask_alerts, false},
+                 {"stats", ask_stats, false},
+                 {"checkpoint", ask_checkpoint, false},
+                 {"verify", ask_verify, true},
+                 {"rebuild", ask_rebuild, true}};
 
 static void fill(struct canon *c) {
     struct append_result res;
     struct error err = {0};
     canon_open_as(c, c->url, LEDGER_RECORD);
-    struct append_item linked = canon_event_with("RunProviderLinked", "r1", NULL, 1, "{\"provider\":\"t\",\"workflowId\":\"w\",\"providerRunId\":\"p\"}");
+    struct append_item linked =
+        canon_event_with("RunProviderLinked", "r1", NULL, 1,
+                         "{\"provider\":\"t\",\"workflowId\":\"w\",\"providerRunId\":\"p\"}");
     canon_put(c, linked);
     canon_put(c, canon_event("RunCompleted", "r1", NULL, 1)); /* illegal: an alert */
     canon_put(c, canon_event("StepStarted", "r1", "s", 1));
@@ -245,9 +285,11 @@ TEST_DB(care_questions_survive_every_failing_call) {
             canon_fail_at(&c, n, false);
             status st = questions[i].ask(&c, &err);
             failed = st != ST_OK;
-            CHECK(!failed || st == ST_RETRY, "%s, call %lld: %s", questions[i].name, (long long)n, err.msg);
+            CHECK(!failed || st == ST_RETRY, "%s, call %lld: %s", questions[i].name, (long long)n,
+                  err.msg);
             CHECK(n < 200, "%s never answers", questions[i].name);
-            CHECK(!failed || questions[i].ask(&c, &err) == ST_OK, "%s, after call %lld: %s", questions[i].name, (long long)n, err.msg);
+            CHECK(!failed || questions[i].ask(&c, &err) == ST_OK, "%s, after call %lld: %s",
+                  questions[i].name, (long long)n, err.msg);
         }
         canon_close(&c);
     }
@@ -269,9 +311,11 @@ TEST_DB(care_questions_survive_every_failing_allocation) {
             status st = questions[i].ask(&c, &err);
             failed = mem_calls() > n;
             mem_fail_at(-1);
-            CHECK(st == ST_OK || st == ST_RETRY, "%s, allocation %lld: %s", questions[i].name, (long long)n, err.msg);
+            CHECK(st == ST_OK || st == ST_RETRY, "%s, allocation %lld: %s", questions[i].name,
+                  (long long)n, err.msg);
             CHECK(n < 200, "%s never answers", questions[i].name);
-            CHECK(questions[i].ask(&c, &err) == ST_OK, "%s, after allocation %lld: %s", questions[i].name, (long long)n, err.msg);
+            CHECK(questions[i].ask(&c, &err) == ST_OK, "%s, after allocation %lld: %s",
+                  questions[i].name, (long long)n, err.msg);
             canon_close(&c);
         }
     }

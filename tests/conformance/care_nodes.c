@@ -1,4 +1,5 @@
-/* Several nodes append to one PostgreSQL. (A SQLite file has one writer: care_one_writer_for_a_file.) */
+/* Several nodes append to one PostgreSQL. (A SQLite file has one writer:
+ * care_one_writer_for_a_file.) */
 #include <pthread.h>
 
 #include "conformance/canon_helper.h"
@@ -26,28 +27,38 @@ struct node {
     struct append_result results[ROUNDS][EVENTS];
 };
 
-/* Of each round: five events of its own on runs that all nodes share, and three that every node sends: only one may win. */
+/* Of each round: five events of its own on runs that all nodes share, and three that every node
+ * sends: only one may win. A run belongs to one tenant. */
+static struct append_item item_of(const struct node *n, int round, int i) {
+    enum { OWN = 5 };
+    if (i < OWN) {
+        int run = (round + i) % 4;
+        int64_t number = 1 + (int64_t)n->number * 100000 + (int64_t)round * EVENTS + i;
+        return in_tenant(canon_event("RunNoted", canon_fmt("r%d", run), NULL, number),
+                         run % 2 ? "globex" : "acme");
+    }
+    const char *run = canon_fmt("shared%d", round);
+    const char *step = canon_fmt("s%d", i);
+    struct append_item item = i == OWN ? canon_event("RunStarted", run, NULL, 1)
+                                       : canon_event("StepStarted", run, step, 1);
+    return in_tenant(item, round % 2 ? "globex" : "acme");
+}
+
 static void make_items(struct node *n) {
     for (int round = 0; round < n->rounds; round++) {
-        for (int i = 0; i < EVENTS; i++) {
-            bool shared = i >= 5;
-            const char *run = shared ? canon_fmt("shared%d", round) : canon_fmt("r%d", (round + i) % 4);
-            struct append_item item = shared && i == 5 ? canon_event("RunStarted", run, NULL, 1)
-                                      : shared         ? canon_event("StepStarted", run, canon_fmt("s%d", i), 1)
-                                                       : canon_event("RunNoted", run, NULL, 1 + n->number * 100000 + round * EVENTS + i);
-            n->items[round][i] = in_tenant(item, (shared ? round : i) % 2 ? "globex" : "acme");
-        }
-        for (int i = 0; i < 5; i++) { /* a run belongs to one tenant */
-            struct append_item *item = &n->items[round][i];
-            *item = in_tenant(*item, (round + i) % 4 % 2 ? "globex" : "acme");
-        }
+        for (int i = 0; i < EVENTS; i++)
+            n->items[round][i] = item_of(n, round, i);
     }
 }
 
 static void *append_all(void *arg) {
     struct node *n = arg;
     for (int round = 0; round < n->rounds; round++) {
-        struct append_request req = {.items = n->items[round], .count = EVENTS, .atomic = true, .results = n->results[round], .arena = &n->c.arena};
+        struct append_request req = {.items = n->items[round],
+                                     .count = EVENTS,
+                                     .atomic = true,
+                                     .results = n->results[round],
+                                     .arena = &n->c.arena};
         struct append_request *reqs[] = {&req};
         struct error err;
         if (ledger_append(n->c.ledger, reqs, 1, &err) != ST_OK) {
@@ -64,14 +75,20 @@ static void *append_all(void *arg) {
 }
 
 static void check_contiguous(struct canon *c) {
-    CHECK(canon_int(c, "SELECT COUNT(*) FROM (SELECT tenant_id, COUNT(*) AS n, MIN(sequence_number) AS low, MAX(sequence_number) AS high"
-                       " FROM orchestration_events GROUP BY tenant_id) t WHERE low <> 1 OR high <> n") == 0);
-    CHECK(canon_int(c, "SELECT COUNT(*) FROM (SELECT \"runId\", COUNT(*) AS n, COUNT(DISTINCT \"runSeq\") AS d, MAX(\"runSeq\") AS high"
+    CHECK(canon_int(
+              c,
+              "SELECT COUNT(*) FROM (SELECT tenant_id, COUNT(*) AS n, MIN(sequence_number) AS low, "
+              "MAX(sequence_number) AS high"
+              " FROM orchestration_events GROUP BY tenant_id) t WHERE low <> 1 OR high <> n") == 0);
+    CHECK(canon_int(c, "SELECT COUNT(*) FROM (SELECT \"runId\", COUNT(*) AS n, COUNT(DISTINCT "
+                       "\"runSeq\") AS d, MAX(\"runSeq\") AS high"
                        " FROM run_events GROUP BY \"runId\") t WHERE d <> n OR high <> n") == 0);
-    CHECK(canon_int(c, "SELECT COUNT(*) FROM (SELECT \"idempotencyKey\" FROM run_events GROUP BY 1 HAVING COUNT(*) > 1) t") == 0);
+    CHECK(canon_int(c, "SELECT COUNT(*) FROM (SELECT \"idempotencyKey\" FROM run_events GROUP BY 1 "
+                       "HAVING COUNT(*) > 1) t") == 0);
 }
 
-/* Two nodes, two threads, the same two tenants and the same runs: contiguous numbers, no event twice, a clean history. */
+/* Two nodes, two threads, the same two tenants and the same runs: contiguous numbers, no event
+ * twice, a clean history. */
 TEST(care_two_nodes_append_to_the_same_runs) {
     static struct node nodes[NODES];
     str url = server();
@@ -80,19 +97,24 @@ TEST(care_two_nodes_append_to_the_same_runs) {
         canon_open(&nodes[i].c, url);
         make_items(&nodes[i]);
     }
-    for (int i = 0; i < NODES; i++) CHECK(pthread_create(&nodes[i].thread, NULL, append_all, &nodes[i]) == 0);
-    for (int i = 0; i < NODES; i++) pthread_join(nodes[i].thread, NULL);
+    for (int i = 0; i < NODES; i++)
+        CHECK(pthread_create(&nodes[i].thread, NULL, append_all, &nodes[i]) == 0);
+    for (int i = 0; i < NODES; i++)
+        pthread_join(nodes[i].thread, NULL);
     int rounds = nodes[0].rounds, duplicates = 0;
     for (int i = 0; i < NODES; i++) {
-        CHECK(nodes[i].failures == 0, "node %d: %d failures: %s", i, nodes[i].failures, nodes[i].why);
+        CHECK(nodes[i].failures == 0, "node %d: %d failures: %s", i, nodes[i].failures,
+              nodes[i].why);
         duplicates += nodes[i].duplicates;
     }
-    CHECK(duplicates == 3 * rounds, "%d duplicates", duplicates); /* each shared event was new for one and there for the other */
+    CHECK(duplicates == 3 * rounds, "%d duplicates",
+          duplicates); /* each shared event was new for one and there for the other */
     struct canon *c = &nodes[0].c;
-    CHECK(canon_int(c, "SELECT COUNT(*) FROM run_events") == rounds * (2 * 5 + 3));
+    CHECK(canon_int(c, "SELECT COUNT(*) FROM run_events") == (int64_t)rounds * 13);
     check_contiguous(c);
     canon_clean(c);
-    for (int i = 0; i < NODES; i++) canon_close(&nodes[i].c);
+    for (int i = 0; i < NODES; i++)
+        canon_close(&nodes[i].c);
 }
 
 /* What a node remembers of a run is dropped when another node wrote to its tenant. */
@@ -103,7 +125,8 @@ TEST(care_a_node_notices_what_another_wrote) {
     canon_open(&b, url);
     canon_put(&a, canon_event("RunStarted", "r1", NULL, 1));
     canon_put(&b, canon_event("StepStarted", "r1", "s", 1));
-    CHECK(canon_put(&a, canon_event("StepCompleted", "r1", "s", 1)).run_seq == 3); /* legal only after the other's event */
+    CHECK(canon_put(&a, canon_event("StepCompleted", "r1", "s", 1)).run_seq ==
+          3); /* legal only after the other's event */
     CHECK(canon_try(&b, canon_event("StepCompleted", "r1", "s", 1)).duplicate);
     canon_refused(&b, canon_event("StepStarted", "r1", "s", 2), ST_CONFLICT, "INVALID_TRANSITION");
     CHECK(canon_put(&b, canon_event("RunCompleted", "r1", NULL, 1)).run_seq == 4);
@@ -113,17 +136,20 @@ TEST(care_a_node_notices_what_another_wrote) {
     canon_close(&b);
 }
 
-/* The same when the run came into memory through a request of a foreign tenant, before its own tenant was met. */
+/* The same when the run came into memory through a request of a foreign tenant, before its own
+ * tenant was met. */
 TEST(care_a_node_forgets_a_run_met_through_another_tenant) {
     struct canon a, b;
     str url = server();
     canon_open(&b, url);
     canon_put(&b, canon_event("RunStarted", "r1", NULL, 1));
     canon_open(&a, url);
-    canon_refused(&a, in_tenant(canon_event("RunNoted", "r1", NULL, 1), "globex"), ST_CONFLICT, "RUN_ID_TAKEN");
+    canon_refused(&a, in_tenant(canon_event("RunNoted", "r1", NULL, 1), "globex"), ST_CONFLICT,
+                  "RUN_ID_TAKEN");
     canon_put(&b, canon_event("StepStarted", "r1", "s", 1));
     struct append_result res = canon_put(&a, canon_event("StepCompleted", "r1", "s", 1));
-    CHECK(res.run_seq == 3 && res.seq == 3, "runSeq %lld, %lld", (long long)res.run_seq, (long long)res.seq);
+    CHECK(res.run_seq == 3 && res.seq == 3, "runSeq %lld, %lld", (long long)res.run_seq,
+          (long long)res.seq);
     check_contiguous(&a);
     canon_clean(&a);
     canon_close(&a);
@@ -151,7 +177,9 @@ TEST(care_two_nodes_make_one_ledger) {
         pthread_join(threads[i], &ok);
         CHECK(ok, "node %d", i);
     }
-    for (int i = 0; i < 2; i++) canon_put(&nodes[i], canon_event("RunStarted", canon_fmt("r%d", i), NULL, 1));
+    for (int i = 0; i < 2; i++)
+        canon_put(&nodes[i], canon_event("RunStarted", canon_fmt("r%d", i), NULL, 1));
     check_contiguous(&nodes[0]);
-    for (int i = 0; i < 2; i++) canon_close(&nodes[i]);
+    for (int i = 0; i < 2; i++)
+        canon_close(&nodes[i]);
 }

@@ -13,16 +13,20 @@ static void rebuild(struct canon *c, int64_t want_runs) {
     CHECK(runs == want_runs, "%lld runs", (long long)runs);
 }
 
-/* A rebuild gives every derived row again, bit for bit, whatever had become of them; and appending goes on. */
+/* A rebuild gives every derived row again, bit for bit, whatever had become of them; and appending
+ * goes on. */
 TEST_DB(care_rebuild_is_bit_identical) {
     struct canon c;
     canon_open_as(&c, url, LEDGER_RECORD);
     canon_random_workload(&c, "r", 30, canon_scaled(2000, 200), 21);
-    canon_put(&c, canon_event_with("RunProviderLinked", "r3", NULL, 1, "{\"provider\":\"t\",\"workflowId\":\"w\",\"providerRunId\":\"p\"}"));
+    canon_put(
+        &c, canon_event_with("RunProviderLinked", "r3", NULL, 1,
+                             "{\"provider\":\"t\",\"workflowId\":\"w\",\"providerRunId\":\"p\"}"));
     str before = canon_state_dump(&c), truth = canon_truth_dump(&c);
     rebuild(&c, 30);
     CHECK(str_eq(before, canon_state_dump(&c)));
-    canon_must_sql(&c, "UPDATE state_run SET status = 1; DELETE FROM state_step WHERE state > 2; DELETE FROM state_alert;"
+    canon_must_sql(&c, "UPDATE state_run SET status = 1; DELETE FROM state_step WHERE state > 2; "
+                       "DELETE FROM state_alert;"
                        "UPDATE state_provider SET run_no = 99");
     CHECK(canon_verify(&c, true).damaged);
     rebuild(&c, 30);
@@ -47,7 +51,8 @@ static bool rebuild_with_fault(str url, int64_t n, int64_t want_runs) {
     return failed;
 }
 
-/* Whatever call fails during a rebuild: the old rows or the new ones are there, which are the same, never a part. */
+/* Whatever call fails during a rebuild: the old rows or the new ones are there, which are the same,
+ * never a part. */
 TEST_DB(care_a_failed_rebuild_changes_nothing) {
     struct canon c, reader;
     canon_open(&c, url);
@@ -74,7 +79,9 @@ TEST_DB(care_rebuild_refuses_a_damaged_history) {
     str before = canon_state_dump(&c);
     canon_drop_triggers(&c);
     canon_must_sql(&c, "DELETE FROM ledger_event WHERE run_seq = 4");
-    CHECK(ledger_rebuild(c.ledger, NULL, NULL, NULL, &err) == ST_CORRUPT && strcmp(err.reason, "LEDGER_DAMAGED") == 0, "%s", err.msg);
+    CHECK(ledger_rebuild(c.ledger, NULL, NULL, NULL, &err) == ST_CORRUPT &&
+              strcmp(err.reason, "LEDGER_DAMAGED") == 0,
+          "%s", err.msg);
     canon_reopen(&c);
     CHECK(str_eq(before, canon_state_dump(&c)));
     canon_must_sql(&c, "UPDATE ledger_run SET run_uuid = 'x'");
@@ -84,7 +91,12 @@ TEST_DB(care_rebuild_refuses_a_damaged_history) {
 
 /* ---- backup ---- */
 
-struct writer_thread { struct canon c; pthread_t thread; atomic_bool stop; int failures, commits; };
+struct writer_thread {
+    struct canon c;
+    pthread_t thread;
+    atomic_bool stop;
+    int failures, commits;
+};
 
 static struct append_item busy_items[4096];
 
@@ -93,13 +105,15 @@ static void *keep_appending(void *arg) {
     for (size_t i = 0; i < COUNT_OF(busy_items) && !atomic_load(&w->stop); i++) {
         struct append_result res;
         struct error err;
-        if (canon_append(&w->c, &busy_items[i], &res, &err) != ST_OK || res.code != ST_OK) w->failures++;
+        if (canon_append(&w->c, &busy_items[i], &res, &err) != ST_OK || res.code != ST_OK)
+            w->failures++;
         w->commits++;
     }
     return NULL;
 }
 
-/* A copy of a live ledger is made while events are appended to it; it is sound and has a whole prefix of the history. */
+/* A copy of a live ledger is made while events are appended to it; it is sound and has a whole
+ * prefix of the history. */
 TEST(care_backup_of_a_live_ledger) {
     static struct writer_thread w;
     struct canon copy;
@@ -111,7 +125,8 @@ TEST(care_backup_of_a_live_ledger) {
     int64_t before = canon_int(&w.c, "SELECT sequence_number FROM tenants");
     struct ledger *reader = NULL;
     CHECK(ledger_open_reader(url, &reader, &err) == ST_OK, "%s", err.msg);
-    for (size_t i = 0; i < COUNT_OF(busy_items); i++) busy_items[i] = canon_event("RunNoted", "busy", NULL, (int64_t)i + 1);
+    for (size_t i = 0; i < COUNT_OF(busy_items); i++)
+        busy_items[i] = canon_event("RunNoted", "busy", NULL, (int64_t)i + 1);
     CHECK(pthread_create(&w.thread, NULL, keep_appending, &w) == 0);
     const char *path = canon_fmt("%s/copy.db", test_dir());
     status st = ledger_backup(reader, str_c(path), &err);
@@ -119,7 +134,9 @@ TEST(care_backup_of_a_live_ledger) {
     pthread_join(w.thread, NULL);
     CHECK(st == ST_OK, "%s", err.msg);
     CHECK(w.failures == 0 && w.commits > 0, "%d of %d", w.failures, w.commits);
-    CHECK(ledger_backup(reader, str_c(path), &err) == ST_CONFLICT && strcmp(err.reason, "FILE_EXISTS") == 0, "%s", err.msg);
+    CHECK(ledger_backup(reader, str_c(path), &err) == ST_CONFLICT &&
+              strcmp(err.reason, "FILE_EXISTS") == 0,
+          "%s", err.msg);
     ledger_close(reader);
 
     canon_open(&copy, str_c(path));
@@ -131,19 +148,23 @@ TEST(care_backup_of_a_live_ledger) {
     canon_close(&w.c);
 }
 
-/* A damaged ledger is not copied under a good name; a leftover of a backup that was cut off does not hinder. */
+/* A damaged ledger is not copied under a good name; a leftover of a backup that was cut off does
+ * not hinder. */
 TEST(care_backup_is_verified_before_it_gets_its_name) {
     struct canon c;
     struct error err = {0};
     canon_open(&c, test_db_url("sqlite"));
     canon_finished_run(&c, "r1", 1);
     const char *path = canon_fmt("%s/copy.db", test_dir());
-    CHECK(file_replace(str_c(canon_fmt("%s.part", path)), STR("half a backup"), &err) == ST_OK, "%s", err.msg);
+    CHECK(file_replace(str_c(canon_fmt("%s.part", path)), STR("half a backup"), &err) == ST_OK,
+          "%s", err.msg);
     CHECK(ledger_backup(c.ledger, str_c(path), &err) == ST_OK, "%s", err.msg);
     CHECK(path_exists(str_c(path)) && !path_exists(str_c(canon_fmt("%s.part", path))));
     CHECK(unlink(path) == 0);
     canon_must_sql(&c, "UPDATE state_run SET status = 1");
-    CHECK(ledger_backup(c.ledger, str_c(path), &err) == ST_CORRUPT && strcmp(err.reason, "LEDGER_DAMAGED") == 0, "%s", err.msg);
+    CHECK(ledger_backup(c.ledger, str_c(path), &err) == ST_CORRUPT &&
+              strcmp(err.reason, "LEDGER_DAMAGED") == 0,
+          "%s", err.msg);
     CHECK(!path_exists(str_c(path)) && !path_exists(str_c(canon_fmt("%s.part", path))));
     CHECK(ledger_backup(c.ledger, str_c(canon_fmt("/%05000d", 0)), &err) == ST_LIMIT);
     canon_close(&c);
@@ -167,7 +188,9 @@ TEST_DB(care_stats_count) {
     struct error err = {0};
     struct append_result res;
     canon_open(&c, url);
-    CHECK(ledger_stats(c.ledger, &s, &err) == ST_OK && s.tenants == 0 && s.runs == 0 && s.events == 0 && s.bytes > 0, "%s", err.msg);
+    CHECK(ledger_stats(c.ledger, &s, &err) == ST_OK && s.tenants == 0 && s.runs == 0 &&
+              s.events == 0 && s.bytes > 0,
+          "%s", err.msg);
     canon_finished_run(&c, "r1", 1);
     canon_put(&c, canon_event("RunStarted", "r2", NULL, 1));
     CHECK(ledger_checkpoint(c.ledger, STR("r2"), &res, &c.arena, &err) == ST_OK, "%s", err.msg);
@@ -176,9 +199,11 @@ TEST_DB(care_stats_count) {
     canon_open_as(&c, url, LEDGER_RECORD);
     canon_put(&c, canon_event("RunStarted", "r2", NULL, 2));
     CHECK(ledger_stats(c.ledger, &s, &err) == ST_OK, "%s", err.msg);
-    CHECK(s.tenants == 1 && s.runs == 2 && s.open_runs == 1 && s.events == 7 && s.alerts == 1 && s.rejections == 1 && s.checkpoints == 1,
-          "%lld %lld %lld %lld %lld %lld %lld", (long long)s.tenants, (long long)s.runs, (long long)s.open_runs, (long long)s.events,
-          (long long)s.alerts, (long long)s.rejections, (long long)s.checkpoints);
+    CHECK(s.tenants == 1 && s.runs == 2 && s.open_runs == 1 && s.events == 7 && s.alerts == 1 &&
+              s.rejections == 1 && s.checkpoints == 1,
+          "%lld %lld %lld %lld %lld %lld %lld", (long long)s.tenants, (long long)s.runs,
+          (long long)s.open_runs, (long long)s.events, (long long)s.alerts, (long long)s.rejections,
+          (long long)s.checkpoints);
     canon_close(&c);
 }
 
@@ -188,7 +213,8 @@ TEST_DB(care_checkpoint_of_an_unknown_run) {
     struct append_result res;
     struct error err = {0};
     canon_open(&c, url);
-    CHECK(ledger_checkpoint(c.ledger, STR("nobody"), &res, &c.arena, &err) == ST_NOT_FOUND && strcmp(err.reason, "RUN_NOT_FOUND") == 0);
+    CHECK(ledger_checkpoint(c.ledger, STR("nobody"), &res, &c.arena, &err) == ST_NOT_FOUND &&
+          strcmp(err.reason, "RUN_NOT_FOUND") == 0);
     canon_close(&c);
 }
 
@@ -203,12 +229,15 @@ TEST(care_one_writer_for_a_file) {
     CHECK(ledger_open_reader(url, &second, &err) != ST_OK && !path_exists(url));
     canon_open(&c, str_c(canon_fmt("sqlite:%.*s", STR_ARG(url))));
     struct ledger_options options = {.lock_wait_ms = 50};
-    CHECK(ledger_open(url, &options, &second, &err) == ST_RETRY && strstr(err.msg, "another process"), "%s", err.msg);
+    CHECK(ledger_open(url, &options, &second, &err) == ST_RETRY &&
+              strstr(err.msg, "another process"),
+          "%s", err.msg);
     CHECK(ledger_open_reader(url, &second, &err) == ST_OK, "%s", err.msg);
     ledger_close(second);
     canon_close(&c);
     canon_open(&c, url);
     canon_close(&c);
     ledger_close(NULL);
-    CHECK(ledger_open(str_c(canon_fmt("%02000d", 0)), NULL, &second, &err) == ST_LIMIT, "%s", err.msg);
+    CHECK(ledger_open(str_c(canon_fmt("%02000d", 0)), NULL, &second, &err) == ST_LIMIT, "%s",
+          err.msg);
 }

@@ -1,7 +1,9 @@
-/* IWorkflowEngine 2.1.3: the correlation identifiers, as far as they are the ledger's: in events, in keys, at the tenant's border. */
+/* IWorkflowEngine 2.1.3: the correlation identifiers, as far as they are the ledger's: in events,
+ * in keys, at the tenant's border. */
 #include "conformance/canon_helper.h"
 
-static struct append_item event_of(const char *tenant, const char *project, const char *type, const char *run) {
+static struct append_item event_of(const char *tenant, const char *project, const char *type,
+                                   const char *run) {
     struct append_item item = canon_event(type, run, NULL, 1);
     item.event.tenant_id = str_c(tenant);
     item.event.project_id = str_c(project);
@@ -9,9 +11,11 @@ static struct append_item event_of(const char *tenant, const char *project, cons
     return item;
 }
 
-static const char *const six[] = {"tenantId", "projectId", "environmentId", "runId", "engineAttemptId", "logicalAttemptId"};
+static const char *const six[] = {"tenantId", "projectId",       "environmentId",
+                                  "runId",    "engineAttemptId", "logicalAttemptId"};
 
-/* WE-2.1.3-1 (events), WE-2.1.3-9 (events): every event of a run has all six identifiers, engineAttemptId among them, in JSON and in SQL. */
+/* WE-2.1.3-1 (events), WE-2.1.3-9 (events): every event of a run has all six identifiers,
+ * engineAttemptId among them, in JSON and in SQL. */
 TEST_DB(identity_every_event_has_the_six_ids) {
     struct canon c;
     struct event_page page;
@@ -21,20 +25,24 @@ TEST_DB(identity_every_event_has_the_six_ids) {
     canon_finished_run(&c, "r1", 2);
     canon_put(&c, canon_fact(EVENT_SIGNAL_PROCESSED, "r1", canon_uuid_text(uuid_v4()), 1, "{}"));
     CHECK(ledger_checkpoint(c.ledger, STR("r1"), &res, &c.arena, &err) == ST_OK, "%s", err.msg);
-    CHECK(ledger_read_run(c.ledger, STR("r1"), 0, 100, &c.arena, &page, &err) == ST_OK, "%s", err.msg);
+    CHECK(ledger_read_run(c.ledger, STR("r1"), 0, 100, &c.arena, &page, &err) == ST_OK, "%s",
+          err.msg);
     CHECK(page.count == 8);
     for (size_t i = 0; i < page.count; i++) {
         struct buf b;
         buf_init(&b, (size_t)64 * 1024);
         event_record_json(&page.records[i], &b);
         yyjson_val *json = canon_json(&c, buf_str(&b));
-        for (size_t k = 0; k < COUNT_OF(six); k++) CHECK(json_member(json, six[k]), "event %zu lacks %s", i, six[k]);
+        for (size_t k = 0; k < COUNT_OF(six); k++)
+            CHECK(json_member(json, six[k]), "event %zu lacks %s", i, six[k]);
         int64_t attempt = 0;
         CHECK(json_int(json_member(json, "engineAttemptId"), &attempt) && attempt == 1);
         buf_release(&b);
     }
     for (size_t k = 0; k < COUNT_OF(six); k++) {
-        CHECK(canon_int(&c, canon_fmt("SELECT COUNT(*) FROM run_events WHERE \"%s\" IS NULL", six[k])) == 0, "%s", six[k]);
+        CHECK(canon_int(&c, canon_fmt("SELECT COUNT(*) FROM run_events WHERE \"%s\" IS NULL",
+                                      six[k])) == 0,
+              "%s", six[k]);
     }
     canon_close(&c);
 }
@@ -47,8 +55,10 @@ TEST(identity_no_event_without_the_six_ids) {
         struct error err = {0};
         str *texts[] = {&e->tenant_id, &e->project_id, &e->environment_id, &e->run_id};
         int64_t *numbers[] = {&e->engine_attempt, &e->logical_attempt};
-        if (k < COUNT_OF(texts)) *texts[k] = STR("");
-        else *numbers[k - COUNT_OF(texts)] = 0;
+        if (k < COUNT_OF(texts))
+            *texts[k] = STR("");
+        else
+            *numbers[k - COUNT_OF(texts)] = 0;
         event_key_derive(e, e->key);
         CHECK(event_validate(e, &err) == ST_INVALID, "%s", six[k]);
         CHECK(strcmp(err.where + 1, six[k]) == 0, "%s", err.where);
@@ -62,16 +72,21 @@ TEST_DB(identity_another_tenant_is_refused) {
     canon_put(&c, event_of("acme", "shop", "RunStarted", "r1"));
     canon_put(&c, event_of("globex", "shop", "RunStarted", "r2"));
     str truth = canon_truth_dump(&c), state = canon_state_dump(&c);
-    static const char *const types[] = {"RunCompleted", "RunCancelled", "RunNoted", "RunStarted"}; /* the last is a duplicate, but for its tenant */
+    static const char *const types[] = {
+        "RunCompleted", "RunCancelled", "RunNoted",
+        "RunStarted"}; /* the last is a duplicate, but for its tenant */
     for (int pass = 0; pass < 2; pass++) {
         for (size_t i = 0; i < COUNT_OF(types); i++) {
             struct append_result res = canon_try(&c, event_of("globex", "shop", types[i], "r1"));
-            CHECK(res.code == ST_CONFLICT && strcmp(res.err->reason, "RUN_ID_TAKEN") == 0, "%s", types[i]);
-            CHECK(!strstr(res.err->msg, "acme") && !strstr(res.err->msg, "RUNNING") && res.seq == 0, "%s", res.err->msg);
+            CHECK(res.code == ST_CONFLICT && strcmp(res.err->reason, "RUN_ID_TAKEN") == 0, "%s",
+                  types[i]);
+            CHECK(!strstr(res.err->msg, "acme") && !strstr(res.err->msg, "RUNNING") && res.seq == 0,
+                  "%s", res.err->msg);
         }
         canon_reopen(&c); /* the same when the runs are not in memory */
     }
-    canon_refused(&c, event_of("initech", "shop", "RunStarted", "r1"), ST_CONFLICT, "RUN_ID_TAKEN"); /* a tenant without runs */
+    canon_refused(&c, event_of("initech", "shop", "RunStarted", "r1"), ST_CONFLICT,
+                  "RUN_ID_TAKEN"); /* a tenant without runs */
     CHECK(str_eq(truth, canon_truth_dump(&c)) && str_eq(state, canon_state_dump(&c)));
     canon_put(&c, event_of("acme", "shop", "RunCompleted", "r1"));
     canon_close(&c);
@@ -82,7 +97,8 @@ TEST_DB(identity_a_run_keeps_its_project_and_environment) {
     struct canon c;
     canon_open(&c, url);
     canon_put(&c, event_of("acme", "shop", "RunStarted", "r1"));
-    canon_refused(&c, event_of("acme", "bank", "RunCompleted", "r1"), ST_CONFLICT, "RUN_IDENTITY_MISMATCH");
+    canon_refused(&c, event_of("acme", "bank", "RunCompleted", "r1"), ST_CONFLICT,
+                  "RUN_IDENTITY_MISMATCH");
     struct append_item item = canon_event("RunCompleted", "r1", NULL, 1);
     item.event.environment_id = STR("prod");
     canon_rekey(&item);
@@ -100,12 +116,15 @@ static void check_list(struct canon *c, struct run_filter filter, const char *wa
     struct buf b;
     char mem[256];
     buf_init_fixed(&b, mem, sizeof(mem));
-    CHECK(ledger_list_runs(c->ledger, &filter, 100, &c->arena, &runs, &count, &err) == ST_OK, "%s", err.msg);
-    for (size_t i = 0; i < count; i++) buf_printf(&b, "%.*s ", STR_ARG(runs[i].run_id));
+    CHECK(ledger_list_runs(c->ledger, &filter, 100, &c->arena, &runs, &count, &err) == ST_OK, "%s",
+          err.msg);
+    for (size_t i = 0; i < count; i++)
+        buf_printf(&b, "%.*s ", STR_ARG(runs[i].run_id));
     CHECK(canon_str_is(buf_str(&b), want), "%.*s, not %s", STR_ARG(buf_str(&b)), want);
 }
 
-/* WE-2.1.3-3: projectId is a scope inside the tenant: asking for both gives that project's runs only. */
+/* WE-2.1.3-3: projectId is a scope inside the tenant: asking for both gives that project's runs
+ * only. */
 TEST_DB(identity_runs_by_tenant_and_project) {
     struct canon c;
     canon_open(&c, url);
@@ -113,14 +132,24 @@ TEST_DB(identity_runs_by_tenant_and_project) {
     canon_put(&c, event_of("acme", "bank", "RunStarted", "b1"));
     canon_put(&c, event_of("acme", "shop", "RunStarted", "a2"));
     canon_put(&c, event_of("globex", "shop", "RunStarted", "g1"));
-    check_list(&c, (struct run_filter){.tenant_id = STR("acme"), .project_id = STR("shop"), .status = -1}, "a2 a1 ");
+    check_list(
+        &c, (struct run_filter){.tenant_id = STR("acme"), .project_id = STR("shop"), .status = -1},
+        "a2 a1 ");
     check_list(&c, (struct run_filter){.tenant_id = STR("acme"), .status = -1}, "a2 b1 a1 ");
-    check_list(&c, (struct run_filter){.tenant_id = STR("globex"), .project_id = STR("bank"), .status = -1}, "");
-    check_list(&c, (struct run_filter){.environment_id = STR("dev"), .plan_id = STR("orders"), .status = RUN_RUNNING}, "g1 a2 b1 a1 ");
+    check_list(
+        &c,
+        (struct run_filter){.tenant_id = STR("globex"), .project_id = STR("bank"), .status = -1},
+        "");
+    check_list(&c,
+               (struct run_filter){
+                   .environment_id = STR("dev"), .plan_id = STR("orders"), .status = RUN_RUNNING},
+               "g1 a2 b1 a1 ");
     check_list(&c, (struct run_filter){.environment_id = STR("prod"), .status = -1}, "");
     check_list(&c, (struct run_filter){.status = RUN_COMPLETED}, "");
     check_list(&c, (struct run_filter){.status = -1, .only_inconsistent = true}, "");
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM runs WHERE tenant_id = 'acme' AND project_id = 'shop'") == 2);
+    CHECK(canon_int(&c,
+                    "SELECT COUNT(*) FROM runs WHERE tenant_id = 'acme' AND project_id = 'shop'") ==
+          2);
     canon_close(&c);
 }
 
@@ -133,11 +162,13 @@ TEST_DB(identity_a_logical_retry_has_another_key) {
         canon_put(&c, canon_event("StepStarted", "r1", "s", attempt));
         canon_put(&c, canon_event("StepFailed", "r1", "s", attempt));
     }
-    CHECK(canon_int(&c, "SELECT COUNT(DISTINCT \"idempotencyKey\") FROM run_events WHERE \"eventType\" = 'StepStarted'") == 2);
+    CHECK(canon_int(&c, "SELECT COUNT(DISTINCT \"idempotencyKey\") FROM run_events WHERE "
+                        "\"eventType\" = 'StepStarted'") == 2);
     canon_close(&c);
 }
 
-/* WE-2.1.3-8: engineAttemptId is not part of the key: a restart in mid-step that emits again gets the one record there is. */
+/* WE-2.1.3-8: engineAttemptId is not part of the key: a restart in mid-step that emits again gets
+ * the one record there is. */
 TEST_DB(identity_an_engine_restart_has_the_same_key) {
     struct canon c;
     canon_open(&c, url);
@@ -150,10 +181,13 @@ TEST_DB(identity_an_engine_restart_has_the_same_key) {
     canon_rekey(&again);
     CHECK(memcmp(first.event.key, again.event.key, SHA256_LEN) == 0);
     struct append_result res = canon_try(&c, again);
-    CHECK(res.code == ST_OK && res.duplicate && res.run_seq == stored.run_seq && uuid_eq(res.event_id, stored.event_id));
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM run_events WHERE \"eventType\" = 'StepStarted'") == 1);
+    CHECK(res.code == ST_OK && res.duplicate && res.run_seq == stored.run_seq &&
+          uuid_eq(res.event_id, stored.event_id));
+    CHECK(canon_int(&c, "SELECT COUNT(*) FROM run_events WHERE \"eventType\" = 'StepStarted'") ==
+          1);
     CHECK(canon_int(&c, "SELECT MAX(\"engineAttemptId\") FROM run_events") == 1);
-    struct append_item done = canon_event("StepCompleted", "r1", "s", 1); /* what the second attempt adds is its own */
+    struct append_item done =
+        canon_event("StepCompleted", "r1", "s", 1); /* what the second attempt adds is its own */
     done.event.engine_attempt = 2;
     canon_rekey(&done);
     canon_put(&c, done);
@@ -169,10 +203,15 @@ TEST_DB(identity_query_by_run_id) {
     canon_open(&c, url);
     canon_put(&c, canon_event("RunQueued", "r1", NULL, 1));
     CHECK(ledger_find_run(c.ledger, STR("r1"), &c.arena, &info, &err) == ST_OK, "%s", err.msg);
-    const struct { str got; const char *want; } ids[] = {{info.run_id, "r1"}, {info.tenant_id, "acme"}, {info.project_id, "shop"},
-                                                        {info.environment_id, "dev"}, {info.plan_id, "orders"}, {info.plan_version, "7"}};
-    for (size_t i = 0; i < COUNT_OF(ids); i++) CHECK(canon_str_is(ids[i].got, ids[i].want), "%s", ids[i].want);
-    CHECK(info.head.status == RUN_PENDING && info.opened_us == c.now_us && info.started_us == 0 && info.ended_us == 0);
+    const struct {
+        str got;
+        const char *want;
+    } ids[] = {{info.run_id, "r1"},          {info.tenant_id, "acme"}, {info.project_id, "shop"},
+               {info.environment_id, "dev"}, {info.plan_id, "orders"}, {info.plan_version, "7"}};
+    for (size_t i = 0; i < COUNT_OF(ids); i++)
+        CHECK(canon_str_is(ids[i].got, ids[i].want), "%s", ids[i].want);
+    CHECK(info.head.status == RUN_PENDING && info.opened_us == c.now_us && info.started_us == 0 &&
+          info.ended_us == 0);
     CHECK(ledger_find_run(c.ledger, STR("r2"), &c.arena, &info, &err) == ST_NOT_FOUND);
     CHECK(strcmp(err.reason, "RUN_NOT_FOUND") == 0);
     canon_close(&c);

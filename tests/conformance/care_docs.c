@@ -1,0 +1,197 @@
+/* The manual says what is so: the queries of docs/sql.md are run as they stand there, on both
+ * databases; the catalogue of events and the list of error codes are compared with the program. */
+#include <ftw.h>
+
+#include "base/os.h"
+#include "conformance/canon_helper.h"
+
+/* The runs that the page speaks of. */
+static void fill(struct canon *c) {
+    struct append_result res;
+    struct error err = {0};
+    canon_put(c, canon_event("RunStarted", "orders-1", NULL, 1));
+    canon_put(
+        c,
+        canon_event_with(
+            "RunProviderLinked", "orders-1", NULL, 1,
+            "{\"provider\":\"temporal\",\"workflowId\":\"orders/1\",\"providerRunId\":\"p-1\"}"));
+    canon_put(c, canon_event("StepStarted", "orders-1", "load", 1));
+    canon_put(
+        c, canon_event_with("StepCompleted", "orders-1", "load", 1, "{\"output\":{\"rows\":5}}"));
+    CHECK(ledger_checkpoint(c->ledger, STR("orders-1"), &res, &c->arena, &err) == ST_OK, "%s",
+          err.msg);
+    canon_put(c, canon_event("RunCompleted", "orders-1", NULL, 1));
+    canon_put(c, canon_event("RunStarted", "orders-2", NULL, 1));
+    for (int64_t attempt = 1; attempt <= 2; attempt++) {
+        canon_put(c, canon_event("StepStarted", "orders-2", "load", attempt));
+        canon_put(c, canon_event_with("StepFailed", "orders-2", "load", attempt,
+                                      "{\"error\":\"disk full\"}"));
+    }
+    canon_put(c, canon_event("RunFailed", "orders-2", NULL, 1));
+    canon_put(c, canon_event("RunPaused", "orders-2", NULL, 1));  /* too late: an alert */
+    canon_put(c, canon_event("RunStarted", "orders-3", NULL, 1)); /* stays open */
+}
+
+/* The next block between "```sql" and "```", without its semicolon. */
+static bool next_block(str *page, str *sql) {
+    static const char begin[] = "```sql\n", end[] = "```\n";
+    const char *at = memmem(page->ptr, page->len, begin, sizeof(begin) - 1);
+    if (!at) return false;
+    at += sizeof(begin) - 1;
+    size_t rest = page->len - (size_t)(at - page->ptr);
+    const char *stop = memmem(at, rest, end, sizeof(end) - 1);
+    CHECK(stop, "a block is not closed");
+    *sql = str_trim(str_n(at, (size_t)(stop - at)));
+    CHECK(str_ends(*sql, STR(";")), "%.*s", STR_ARG(*sql));
+    sql->len--;
+    *page = str_from(*page, (size_t)(stop - page->ptr));
+    return true;
+}
+
+TEST_DB(care_the_queries_of_the_manual_work) {
+    struct canon c;
+    struct error err = {0};
+    str page;
+    str sql;
+    int queries = 0;
+    if (!path_exists(STR("docs/sql.md")))
+        test_skip("docs/sql.md is not here: run the tests from the repository's folder");
+    canon_open_as(&c, url, LEDGER_RECORD);
+    fill(&c);
+    CHECK(file_read(STR("docs/sql.md"), (size_t)1024 * 1024, &c.arena, &page, &err) == ST_OK, "%s",
+          err.msg);
+    for (; next_block(&page, &sql); queries++) {
+        struct db_stmt *q = NULL;
+        bool row = false;
+        const char *text = canon_fmt("%.*s", STR_ARG(sql));
+        CHECK(db_prepare(ledger_db(c.ledger), text, &q, &err) == ST_OK, "%s: %s", text, err.msg);
+        CHECK(db_step(q, &row, &err) == ST_OK, "%s: %s", text, err.msg);
+        CHECK(row, "found nothing: %s", text);
+        db_reset(q);
+    }
+    CHECK(queries >= 10, "only %d", queries);
+    canon_close(&c);
+}
+
+/* Each column that a view has is listed in its section. */
+static void check_columns(struct canon *c, str page, const char *view) {
+    const char *begin = canon_fmt("\n## %s\n", view);
+    const char *at = memmem(page.ptr, page.len, begin, strlen(begin));
+    CHECK(at, "no section for %s", view);
+    const char *stop = strstr(at + strlen(begin), "\n## ");
+    str section = str_n(at, stop ? (size_t)(stop - at) : strlen(at));
+    str names =
+        canon_lines(c, db_is_postgres(ledger_db(c->ledger))
+                           ? canon_fmt("SELECT column_name FROM information_schema.columns WHERE"
+                                       " table_schema = current_schema() AND table_name = '%s'",
+                                       view)
+                           : canon_fmt("SELECT name FROM pragma_table_info('%s')", view));
+    CHECK(names.len > 0, "no view %s", view);
+    while (names.len > 0) {
+        str name;
+        CHECK(str_split(names, '\n', &name, &names));
+        const char *plain = canon_fmt("`%.*s`", STR_ARG(name));
+        const char *quoted = canon_fmt("`\"%.*s\"`", STR_ARG(name));
+        CHECK(memmem(section.ptr, section.len, plain, strlen(plain)) ||
+                  memmem(section.ptr, section.len, quoted, strlen(quoted)),
+              "%s.%.*s is not documented", view, STR_ARG(name));
+    }
+}
+
+TEST_DB(care_every_column_is_in_the_manual) {
+    static const char *const views[] = {
+        "run_events", "orchestration_events", "runs",          "steps",
+        "alerts",     "run_checkpoints",      "provider_refs", "tenants"};
+    struct canon c;
+    struct error err = {0};
+    str page;
+    if (!path_exists(STR("docs/sql.md")))
+        test_skip("docs/sql.md is not here: run the tests from the repository's folder");
+    canon_open(&c, url);
+    CHECK(file_read(STR("docs/sql.md"), (size_t)1024 * 1024, &c.arena, &page, &err) == ST_OK, "%s",
+          err.msg);
+    for (size_t i = 0; i < COUNT_OF(views); i++)
+        check_columns(&c, page, views[i]);
+    canon_close(&c);
+}
+
+/* ---- docs/events.md ---- */
+
+static str read_page(struct arena *arena, const char *path) {
+    struct error err = {0};
+    str page;
+    if (!path_exists(str_c(path)))
+        test_skip("the manual is not here: run the tests from the repository's folder");
+    CHECK(file_read(str_c(path), (size_t)4 * 1024 * 1024, arena, &page, &err) == ST_OK, "%s",
+          err.msg);
+    return page;
+}
+
+static bool page_has(str page, const char *text) {
+    return memmem(page.ptr, page.len, text, strlen(text)) != NULL;
+}
+
+TEST(care_every_type_is_in_the_manual) {
+    struct arena arena;
+    arena_init(&arena, 4096, SIZE_MAX);
+    str page = read_page(&arena, "docs/events.md");
+    for (int i = 1; i < EVENT_TYPE_COUNT; i++) {
+        str name = event_type_info((enum event_type)i)->name;
+        const char *row = canon_fmt("\n| %d | `%.*s` |", i, STR_ARG(name));
+        CHECK(name.len == 0 || page_has(page, row), "%d %.*s", i, STR_ARG(name));
+        CHECK(name.len > 0 || !page_has(page, canon_fmt("\n| %d | ", i)), "%d is not in use", i);
+    }
+    arena_release(&arena);
+}
+
+/* ---- docs/errors.md ---- */
+
+static str errors_page;
+static struct arena source_arena;
+static int codes_seen;
+
+static bool is_code_char(char c) {
+    return c == '_' || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
+
+/* Does the text end in "ST_...,"? Then a code may follow. */
+static bool ends_in_status(str text) {
+    text = str_trim(text);
+    if (!str_ends(text, STR(","))) return false;
+    size_t start = text.len - 1;
+    while (start > 0 && is_code_char(text.ptr[start - 1]))
+        start--;
+    return str_starts(str_from(text, start), STR("ST_"));
+}
+
+/* Every code that the source gives to an error must be in the page. */
+static int check_source(const char *path, const struct stat *st, int type, struct FTW *ftw) {
+    UNUSED(st);
+    UNUSED(ftw);
+    str name = str_c(path);
+    if (type != FTW_F || !str_ends(name, STR(".c")) || str_ends(name, STR("_test.c"))) return 0;
+    arena_reset(&source_arena);
+    str rest = read_page(&source_arena, path);
+    for (str before; str_split(rest, '"', &before, &rest);) {
+        size_t n = 0;
+        while (n < rest.len && is_code_char(rest.ptr[n]))
+            n++;
+        if (n < 3 || n == rest.len || rest.ptr[n] != '"' || !ends_in_status(before)) continue;
+        const char *row = canon_fmt("\n| `%.*s` | ", (int)n, rest.ptr);
+        CHECK(page_has(errors_page, row), "%.*s of %s", (int)n, rest.ptr, path);
+        codes_seen++;
+    }
+    return 0;
+}
+
+TEST(care_every_code_is_in_the_manual) {
+    struct arena arena;
+    arena_init(&arena, 4096, SIZE_MAX);
+    arena_init(&source_arena, 4096, SIZE_MAX);
+    errors_page = read_page(&arena, "docs/errors.md");
+    codes_seen = 0;
+    CHECK(nftw("src", check_source, 16, FTW_PHYS) == 0);
+    CHECK(codes_seen > 60, "only %d", codes_seen);
+    arena_release(&source_arena);
+    arena_release(&arena);
+}
