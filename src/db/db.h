@@ -26,10 +26,8 @@
 struct db;
 struct db_stmt;
 
-enum db_mode {
-    DB_WRITE,
-    DB_READ_ONLY
-}; /* a writer creates a missing SQLite file; a reader does not */
+/* A writer creates a missing SQLite file; a reader does not. */
+enum db_mode { DB_WRITE, DB_READ_ONLY };
 
 /* `url` is postgresql://... (or postgres://...), or a path of a SQLite file, with or without
  * "sqlite:" in front. A SQLite writer sets journal_mode=WAL, synchronous=FULL, foreign_keys=ON,

@@ -12,9 +12,8 @@
 #include "base/time.h"
 #include "ledger/impl.h"
 
-enum {
-    GROUP_TRIES_MAX = 5
-}; /* two nodes may pick the same dictionary number; each loses at most once per row */
+/* Two nodes may pick the same dictionary number; each loses at most once per row. */
+enum { GROUP_TRIES_MAX = 5 };
 
 /* ---- refusing ---- */
 

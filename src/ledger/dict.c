@@ -4,12 +4,12 @@
  * every cache is forgotten and the group is tried again. */
 #include "ledger/impl.h"
 
-enum {
-    DICT_ENTRIES_MAX = 10000
-}; /* cached contexts and unknown types; beyond that they are looked up */
+/* Cached contexts and unknown types; beyond that they are looked up. */
+enum { DICT_ENTRIES_MAX = 10000 };
 
 void dict_init(struct dict *d) {
     map_init(&d->tenants);
+    d->last = NULL;
     map_init(&d->contexts);
     map_init(&d->types);
     arena_init(&d->arena, 4096, SIZE_MAX);
@@ -107,9 +107,10 @@ static status tenant_read(struct ledger *l, struct tenant *t, bool *found, struc
 
 status dict_tenant(struct ledger *l, str tenant_id, bool create, struct tenant **out,
                    struct error *err) {
-    struct tenant *t = map_get(&l->dict.tenants, tenant_id);
+    struct tenant *t = l->dict.last; /* neighbours in a group mostly share their tenant */
+    if (!t || !str_eq(t->tenant_id, tenant_id)) t = map_get(&l->dict.tenants, tenant_id);
     if (t) {
-        *out = t;
+        *out = l->dict.last = t;
         return ST_OK;
     }
     struct tenant read = {.tenant_id = tenant_id};

@@ -87,6 +87,7 @@ struct dict {
     struct map tenants, contexts,
         types; /* tenant_id; tenant_no|project|environment|plan|version; name */
     struct arena arena;
+    struct tenant *last; /* the one found last, or NULL */
 };
 
 /* ---- the handle ---- */

@@ -279,6 +279,40 @@ TEST_DB(writer_stops_the_stream_of_a_failed_call) {
         arena_release(&jobs[i].arena);
 }
 
+/* A producer that does not wait: once a call of its stream failed, those behind it are not tried; a
+ * call that stands for itself is. */
+TEST_DB(writer_stops_a_stream_that_failed) {
+    static const struct ledger_options options = {.now_us = gate_clock};
+    struct faulty faulty = {.url = url};
+    struct writer_stream stream = {false};
+    struct ledger *l = NULL;
+    struct writer *w = NULL;
+    struct job jobs[4];
+    struct error err = {0};
+    log_setup(2, false, LOG_OFF);
+    CHECK(ledger_open_with(connect_faulty, &faulty, &options, &l, &err) == ST_OK, "%s", err.msg);
+    db_faulty_fail_at(faulty.db, 4, false);
+    CHECK(writer_open(l, NULL, &w, &err) == ST_OK, "%s", err.msg);
+    gate_set(true);
+    for (int i = 0; i < 4; i++) {
+        job_init(&jobs[i], i + 1);
+        jobs[i].call.stream = i == 2 ? NULL : &stream;
+        CHECK(writer_submit(w, &jobs[i].call, &err) == ST_OK, "%s", err.msg);
+        if (i == 0) gate_await(); /* the first is on its own, and will fail */
+    }
+    gate_set(false);
+    writer_close(w);
+    for (int i = 0; i < 4; i++) {
+        CHECK(atomic_load(&jobs[i].answered) == 1, "job %d", i);
+        CHECK(jobs[i].call.code == (i == 2 ? ST_OK : ST_RETRY), "job %d: %s", i,
+              jobs[i].call.err.msg);
+        CHECK(i == 0 || i == 2 || strstr(jobs[i].call.err.msg, "an append before this one"),
+              "job %d", i);
+        arena_release(&jobs[i].arena);
+    }
+    CHECK(stream.failed && jobs[2].result.seq == 1);
+}
+
 /* ---- closing ---- */
 
 enum { LATE_TRIES = 500 };
