@@ -10,13 +10,13 @@
 /* clang-format off */
 static const char bare_table[] =
     "CREATE TABLE IF NOT EXISTS bare(pos {int}, run_no {int}, run_seq {int}, type_no {int}, context_no {int}, engine_attempt {int},"
-    " logical_attempt {int}, emitted_ns {int}, emitted_digits {int}, persisted_us {int}, cause_seq {int}, event_id {blob},"
+    " logical_attempt {int}, emitted_ns {int}, emitted_digits {int}, persisted_us {int}, cause_seq {int}, step_index {int}, event_id {blob},"
     " key {blob}, subject {text}, actor {text}, payload {text}, hash {blob})";
 static const struct db_col bare_cols[] = {
     {"pos", DB_INT}, {"run_no", DB_INT}, {"run_seq", DB_INT}, {"type_no", DB_INT},
     {"context_no", DB_INT}, {"engine_attempt", DB_INT}, {"logical_attempt", DB_INT},
     {"emitted_ns", DB_INT}, {"emitted_digits", DB_INT}, {"persisted_us", DB_INT},
-    {"cause_seq", DB_INT}, {"event_id", DB_BLOB}, {"key", DB_BLOB}, {"subject", DB_TEXT},
+    {"cause_seq", DB_INT}, {"step_index", DB_INT}, {"event_id", DB_BLOB}, {"key", DB_BLOB}, {"subject", DB_TEXT},
     {"actor", DB_TEXT}, {"payload", DB_TEXT}, {"hash", DB_BLOB}};
 /* clang-format on */
 static const struct db_bulk_spec bare_spec = {"bare", DB_INSERT, bare_cols, COUNT_OF(bare_cols), 0};
@@ -41,7 +41,7 @@ static struct raw_pool *pool_make(void) {
 static void put_row(struct db_bulk *b, const struct event *e, int64_t pos, int64_t now_us) {
     /* clang-format off */
     const int64_t ints[] = {((int64_t)1 << 40) + pos, pos / 10, pos % 10, e->type, 1, 1, 1,
-                            e->emitted_ns, 3, now_us, pos - 1};
+                            e->emitted_ns, 3, now_us, pos - 1, pos % 4};
     /* clang-format on */
     for (size_t i = 0; i < COUNT_OF(ints); i++)
         db_bulk_int(b, ints[i]);
