@@ -146,16 +146,16 @@ static void verify_and_rebuild(const struct bench_options *o, const struct store
     snprintf(name, sizeof(name), "%s-verify-state", db);
     figure("import", name, events / (now_seconds() - start), "events/s", events / scan,
            scan / (now_seconds() - start));
+    check(ledger_stats(l, &stats, &err), "stats", &err);
+    snprintf(name, sizeof(name), "%s-size", db);
+    figure("import", name, (double)stats.bytes / events, "bytes/event", 450,
+           (double)stats.bytes / events / 450);
     scan = scan_seconds(str_c(s->url));
     start = now_seconds();
     check(ledger_rebuild(l, NULL, NULL, NULL, &err), "rebuild", &err);
     double rebuild = now_seconds() - start;
     snprintf(name, sizeof(name), "%s-rebuild", db);
     figure("import", name, events / rebuild, "events/s", events / scan, scan / rebuild);
-    check(ledger_stats(l, &stats, &err), "stats", &err);
-    snprintf(name, sizeof(name), "%s-size", db);
-    figure("import", name, (double)stats.bytes / events, "bytes/event", 450,
-           (double)stats.bytes / events / 450);
     ledger_close(l);
     arena_release(&arena);
 }

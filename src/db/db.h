@@ -30,12 +30,13 @@ struct db_stmt;
 enum db_mode { DB_WRITE, DB_READ_ONLY };
 
 /* `url` is postgresql://... (or postgres://...), or a path of a SQLite file, with or without
- * "sqlite:" in front. A SQLite writer sets journal_mode=WAL, synchronous=FULL, foreign_keys=ON,
- * busy_timeout 5 s, wal_autocheckpoint 4000, trusted_schema=OFF (from 3.41); a reader opens
- * read-only with query_only and the same timeout. PostgreSQL sets synchronous_commit=on,
- * client_encoding UTF8, and application_name=cairn; a reader sets default_transaction_read_only. A
- * PostgreSQL writer plans for short, indexed statements (generic plans, no sequential scan where an
- * index serves): scan big tables on a reader. The caller ends it with db_close(). */
+ * "sqlite:" in front. A SQLite writer sets page_size=8192 (of a new file), journal_mode=WAL,
+ * synchronous=FULL, foreign_keys=ON, busy_timeout 5 s, wal_autocheckpoint 4000, trusted_schema=OFF
+ * (from 3.41); a reader opens read-only with query_only and the same timeout. PostgreSQL sets
+ * synchronous_commit=on, client_encoding UTF8, and application_name=cairn; a reader sets
+ * default_transaction_read_only. A PostgreSQL writer plans for short, indexed statements (generic
+ * plans, no sequential scan where an index serves): scan big tables on a reader. The caller ends it
+ * with db_close(). */
 MUST_CHECK status db_open(str url, enum db_mode mode, struct db **out, struct error *err);
 void db_close(struct db *db); /* rolls back what is open; frees its statements. NULL is fine. */
 

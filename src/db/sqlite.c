@@ -151,6 +151,10 @@ static status configure(struct sqlite_db *db, enum db_mode mode, struct error *e
     if (rc != SQLITE_OK) return open_failed(db, rc, err);
 
     if (mode == DB_WRITE) {
+        /* Of a new file; without effect on one that exists. Rows of some 350 bytes leave half a row
+         * at the end of each page: with 4 KiB that is 4 percent of the file. */
+        rc = sqlite3_exec(db->conn, "PRAGMA page_size=8192", NULL, NULL, NULL);
+        if (rc != SQLITE_OK) return open_failed(db, rc, err);
         status st = set_wal(db, err);
         if (st != ST_OK) return st;
     }

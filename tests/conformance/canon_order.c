@@ -91,6 +91,9 @@ TEST_DB(canon_correlation_gives_the_whole_trace) {
                       " correlation_id = '%.*s' ORDER BY sequence_number ASC",
                       STR_ARG(canon_uuid_text(trace))));
     CHECK(canon_str_is(lines, "1\n3\n4\n6\n7\n"), "%.*s", STR_ARG(lines));
+    CHECK(canon_int(&c,
+                    "SELECT COUNT(*) FROM (SELECT run_id FROM orchestration_events GROUP BY run_id"
+                    " HAVING COUNT(DISTINCT correlation_id) <> 1) x") == 0);
     /* Page by page it is the same. */
     CHECK(ledger_read_correlation(c.ledger, STR_NONE, trace, 3, 2, &c.arena, &page, &err) == ST_OK,
           "%s", err.msg);

@@ -117,6 +117,29 @@ TEST(care_two_nodes_append_to_the_same_runs) {
         canon_close(&nodes[i].c);
 }
 
+/* A node rebuilds while another appends: they wait for each other, and both get on. */
+TEST(care_a_node_rebuilds_while_another_appends) {
+    static struct node busy;
+    struct canon c;
+    struct error err = {0};
+    str url = server();
+    busy = (struct node){.rounds = canon_scaled(ROUNDS, 20)};
+    canon_open(&busy.c, url);
+    make_items(&busy);
+    canon_open(&c, url);
+    CHECK(pthread_create(&busy.thread, NULL, append_all, &busy) == 0);
+    status st = ST_OK;
+    for (int i = 0; i < 10 && st == ST_OK; i++)
+        st = ledger_rebuild(c.ledger, NULL, NULL, NULL, &err);
+    pthread_join(busy.thread, NULL);
+    CHECK(st == ST_OK, "%s", err.msg);
+    CHECK(busy.failures == 0, "%d failures: %s", busy.failures, busy.why);
+    check_contiguous(&c);
+    canon_clean(&c);
+    canon_close(&c);
+    canon_close(&busy.c);
+}
+
 /* What a node remembers of a run is dropped when another node wrote to its tenant. */
 TEST(care_a_node_notices_what_another_wrote) {
     struct canon a, b;
