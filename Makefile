@@ -153,9 +153,6 @@ $(foreach kind,$(KINDS),$(eval $(call KIND,$(kind))))
 
 # --- Targets ---------------------------------------------------------------------------------------------------
 
-# No test stops the server itself, so it need not sync; `make crash` and `make bench` leave it on.
-TEST_POSTGRES := PG_OPTIONS='-c fsync=off' scripts/with-postgres
-
 .PHONY: all run test san tsan clang fuzz crash bench cover lint layers format install clean help
 
 all: $(patsubst $(BUILD)/release/%,$(BUILD)/%,$(call products,release)) ## build/cairn, libcairn.a, libcairn.so and cairn-bench
@@ -167,13 +164,13 @@ run: all ## import the example ledger, show its runs and one history, and verify
 	@CAIRN=$(BUILD)/cairn scripts/demo.sh
 
 test: $(call products,test) $(call test_programs,test) ## layers, unit tests on SQLite and PostgreSQL, e2e, short crash tests, fuzz corpora
-	@$(TEST_POSTGRES) scripts/test-all $(BUILD)/test
+	@scripts/with-postgres scripts/test-all $(BUILD)/test
 
 san: $(call products,san) $(call test_programs,san) ## the same tests with AddressSanitizer and UBSan
-	@CAIRN_TEST_SCALE=$${CAIRN_TEST_SCALE:-20} $(TEST_POSTGRES) scripts/test-all $(BUILD)/san
+	@CAIRN_TEST_SCALE=$${CAIRN_TEST_SCALE:-20} scripts/with-postgres scripts/test-all $(BUILD)/san
 
 tsan: $(call products,tsan) $(call test_programs,tsan) ## the same tests with ThreadSanitizer
-	@CAIRN_TEST_SCALE=$${CAIRN_TEST_SCALE:-10} $(TEST_POSTGRES) scripts/test-all $(BUILD)/tsan
+	@CAIRN_TEST_SCALE=$${CAIRN_TEST_SCALE:-10} scripts/with-postgres scripts/test-all $(BUILD)/tsan
 
 clang: $(call products,clang) $(call test_programs,clang) ## build everything with clang, warnings as errors
 
@@ -188,7 +185,7 @@ bench: all | $(BUILD)/have-test ## the canonical workloads, one JSON line a figu
 
 cover: $(call products,cover) $(call test_programs,cover) | $(BUILD)/have-check ## line coverage of core and ledger, at least 90 %
 	@find $(BUILD)/cover -name '*.gcda' -delete
-	@CAIRN_TEST_SCALE=$${CAIRN_TEST_SCALE:-20} $(TEST_POSTGRES) scripts/test-all $(BUILD)/cover
+	@CAIRN_TEST_SCALE=$${CAIRN_TEST_SCALE:-20} scripts/with-postgres scripts/test-all $(BUILD)/cover
 	@scripts/cover $(BUILD)/cover
 
 lint: | $(BUILD)/have-check ## clang-tidy, gcc -fanalyzer, cppcheck
