@@ -559,6 +559,8 @@ static void mark_stored(struct group *g) {
         g->rows[i].entry->stored = true;
         g->rows[i].entry->stored_steps = g->rows[i].entry->run.step_count;
         cache_weigh(&g->l->cache, g->rows[i].entry);
+        const struct tenant *t = g->rows[i].tenant;
+        if (t->seq >> LOT_BITS > t->sealed_lots) g->l->lot_is_full = true;
     }
 }
 
@@ -601,7 +603,6 @@ static status append_once(struct ledger *l, struct append_request *const *reqs, 
     if (st == ST_OK) st = write_group(&g, err);
     if (st == ST_OK) st = db_commit(l->db, err);
     if (st != ST_OK) return st;
-    nodes_unlock_tenants(l);
     mark_stored(&g);
     log_alerts(&g);
     return ST_OK;
@@ -634,7 +635,7 @@ status ledger_append(struct ledger *l, struct append_request *const *reqs, size_
         if (st == ST_OK) {
             cache_trim(&l->cache);
             struct error ignored;
-            if (lots_seal(l, &ignored) != ST_OK) {
+            if (l->lot_is_full && lots_seal(l, &ignored) != ST_OK) {
                 /* The events are durable; their ids are found by scanning until the lot is sealed.
                  */
                 LOG(LOG_WARN, "could not seal a lot of event ids",

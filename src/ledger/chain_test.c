@@ -49,7 +49,10 @@ static void by_the_book(const uint8_t prev[SHA256_LEN], const struct event_row *
 
 TEST(chain_hash_is_the_documented_one) {
     static char large[5000];
-    uint8_t prev[SHA256_LEN], key[SHA256_LEN], want[SHA256_LEN], got[SHA256_LEN];
+    uint8_t prev[SHA256_LEN];
+    uint8_t key[SHA256_LEN];
+    uint8_t want[SHA256_LEN];
+    uint8_t got[SHA256_LEN];
     uuid event_id = uuid_v4();
     struct sha256 *sha = NULL;
     struct error err = {0};
@@ -97,7 +100,9 @@ TEST(chain_hash_is_the_documented_one) {
 }
 
 TEST(chain_begins_with_the_tenant) {
-    uint8_t a[SHA256_LEN], b[SHA256_LEN], want[SHA256_LEN];
+    uint8_t a[SHA256_LEN];
+    uint8_t b[SHA256_LEN];
+    uint8_t want[SHA256_LEN];
     struct sha256 *sha = NULL;
     struct error err = {0};
     struct buf book;

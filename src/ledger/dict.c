@@ -57,7 +57,6 @@ static status tenant_insert(struct ledger *l, struct tenant *t, struct error *er
     int64_t changed = 0;
     st = db_run(ins, &changed, err);
     db_reset(ins);
-    t->locked = true;
     return st;
 }
 

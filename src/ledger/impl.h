@@ -78,7 +78,7 @@ struct tenant {
     uuid tenant_uuid;
     uint8_t head[SHA256_LEN];
     int64_t sealed_lots; /* lots 0 .. sealed_lots-1 are in state_lot */
-    bool locked;         /* its row is ours in this transaction */
+    bool listed;         /* among those that nodes_lock_tenants() is about to lock */
 };
 struct dict_number {
     int64_t number;
@@ -113,6 +113,7 @@ struct ledger {
     int64_t rejections; /* rows in ledger_rejection: no accepted event looks there if it is empty */
     struct db_bulk *ins_event, *ins_run, *ins_state, *upd_state, *ins_step, *upd_step, *ins_alert;
     const struct checkpoint *checkpoint; /* to be stored with the group's event, or NULL */
+    bool lot_is_full;                    /* some tenant has a lot to be sealed */
     bool broken; /* the connection or its caches cannot be trusted: reopen before the next use */
 };
 
@@ -184,7 +185,6 @@ MUST_CHECK status rejections_forget(struct group *g, struct error *err);
  * moved. */
 MUST_CHECK status nodes_lock_tenants(struct ledger *l, struct append_request *const *reqs, size_t n,
                                      struct error *err);
-void nodes_unlock_tenants(struct ledger *l);
 /* Makes sure of numbers for the runs that the group may open. */
 MUST_CHECK status nodes_reserve_run_numbers(struct ledger *l, int64_t wanted, struct error *err);
 

@@ -173,6 +173,7 @@ status lots_seal(struct ledger *l, struct error *err) {
         }
         if (st != ST_OK) return st;
     }
+    l->lot_is_full = false;
     return ST_OK;
 }
 

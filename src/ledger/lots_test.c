@@ -196,7 +196,9 @@ static bool append_while_sealing_fails(struct faulty *f, struct ledger **l, int6
 TEST(lots_are_sealed_later_if_need_be) {
     struct faulty f = {.url = test_db_url("sqlite")};
     struct ledger *l = NULL;
-    int64_t calls = 0, seq = LOT_EVENTS, unsealed = 0;
+    int64_t calls = 0;
+    int64_t seq = LOT_EVENTS;
+    int64_t unsealed = 0;
     arena_init(&arena, 4096, SIZE_MAX);
     log_setup(2, false, LOG_OFF);
     reopen(&f, &l);

@@ -44,23 +44,18 @@ status nodes_lock_tenants(struct ledger *l, struct append_request *const *reqs, 
             status st = dict_tenant(l, reqs[i]->items[k].event.tenant_id, false, &t, err);
             if (st == ST_NOT_FOUND) continue;
             if (st != ST_OK) return st;
-            if (t->locked) continue;
-            t->locked = true;
+            if (t->listed) continue;
+            t->listed = true;
             list[count++] = t;
         }
     }
     qsort(list, count, sizeof(struct tenant *), by_tenant_no);
     for (size_t i = 0; i < count; i++) {
+        list[i]->listed = false;
         status st = lock_tenant(l, list[i], err);
         if (st != ST_OK) return st;
     }
     return ST_OK;
-}
-
-void nodes_unlock_tenants(struct ledger *l) {
-    struct map_slot *slot;
-    for (size_t i = 0; map_next(&l->dict.tenants, &i, &slot);)
-        ((struct tenant *)slot->value)->locked = false;
 }
 
 /* Numbers for the runs this group may open. One process owns a SQLite file, so it just counts on;

@@ -9,7 +9,8 @@ static struct seen_item item_of(uint64_t n) {
 
 static void check_has(const struct seen *s, uint64_t n, bool want) {
     struct seen_item item = item_of(n);
-    const struct seen_item *by_key = seen_key(s, item.key8), *by_id = seen_id(s, item.id8);
+    const struct seen_item *by_key = seen_key(s, item.key8);
+    const struct seen_item *by_id = seen_id(s, item.id8);
     CHECK((by_key != NULL) == want && (by_id != NULL) == want, "item %llu", (unsigned long long)n);
     CHECK(!want || (by_key == by_id && by_key->seq == item.seq), "item %llu",
           (unsigned long long)n);
@@ -34,7 +35,8 @@ TEST(seen_finds_what_was_added) {
 /* Undoing takes the newest away and breaks the chain of no other, however the slots collide. */
 TEST(seen_pop_takes_the_newest_away) {
     struct seen s = {0};
-    uint64_t have = 0, random = 7;
+    uint64_t have = 0;
+    uint64_t random = 7;
     arena_init(&arena, 4096, SIZE_MAX);
     for (int i = 0; i < 20000; i++) {
         random = random * 6364136223846793005U + 1442695040888963407U;

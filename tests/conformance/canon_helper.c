@@ -394,7 +394,8 @@ void canon_drop_triggers(struct canon *c) {
     }
     str names = canon_lines(c, "SELECT name FROM sqlite_master WHERE type = 'trigger'");
     while (names.len > 0) {
-        str name, rest;
+        str name;
+        str rest;
         CHECK(str_split(names, '\n', &name, &rest));
         canon_must_sql(c, canon_fmt("DROP TRIGGER %.*s", STR_ARG(name)));
         names = rest;

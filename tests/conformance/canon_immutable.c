@@ -123,8 +123,8 @@ TEST_DB(canon_a_correction_is_a_new_event) {
     static const char original_row[] =
         "SELECT id||event_type||CAST(event_data AS TEXT)||occurred_at FROM orchestration_events"
         " WHERE event_type = 'STEP_COMPLETED'";
-    str before = canon_text(&c, original_row),
-        when = canon_text(&c, "SELECT completed_at FROM steps");
+    str before = canon_text(&c, original_row);
+    str when = canon_text(&c, "SELECT completed_at FROM steps");
     c.now_us += 60000000;
     for (int64_t n = 1; n <= 2; n++) { /* corrected twice */
         struct append_item fix = canon_event_with(

@@ -15,7 +15,8 @@ static struct append_item signal_for(const char *run) {
 /* CE-6.1-1: a signal that comes in gets a fresh correlation_id. */
 TEST_DB(canon_correlation_is_made_with_the_signal) {
     struct canon c;
-    uuid first, second;
+    uuid first;
+    uuid second;
     canon_open(&c, url);
     canon_put(&c, signal_for("r1"));
     canon_put(&c, signal_for("r2"));
@@ -65,7 +66,8 @@ static void put_in_trace(struct canon *c, const char *run, const uuid *trace) {
  * sequence, and nothing else. */
 TEST_DB(canon_correlation_gives_the_whole_trace) {
     struct canon c;
-    uuid trace = uuid_v4(), other = uuid_v4();
+    uuid trace = uuid_v4();
+    uuid other = uuid_v4();
     struct event_page page;
     struct error err = {0};
     canon_open(&c, url);
@@ -292,7 +294,7 @@ static void *produce(void *arg) {
     struct arena arena;
     arena_init(&arena, 4096, SIZE_MAX);
     for (int call = 0; call < CALLS; call++) {
-        struct append_result results[EVENTS_A_CALL];
+        struct append_result results[EVENTS_A_CALL] = {0};
         struct error err;
         struct writer_call w = {.request = {.items = p->items[call],
                                             .count = EVENTS_A_CALL,

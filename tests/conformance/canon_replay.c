@@ -201,8 +201,10 @@ TEST_DB(canon_partial_replay_equals_full_replay) {
         checkpoint(&c, canon_fmt("r%d", round % 6));
         for (int i = 0; i < 6; i++) {
             const char *run = canon_fmt("r%d", i);
-            int64_t all = 0, some = 0;
-            struct run full = replay(&c, run, false, &all), partial = replay(&c, run, true, &some);
+            int64_t all = 0;
+            int64_t some = 0;
+            struct run full = replay(&c, run, false, &all);
+            struct run partial = replay(&c, run, true, &some);
             CHECK(str_eq(state_of(&c, &full), state_of(&c, &partial)), "round %d, run %d", round,
                   i);
             CHECK(some <= all);

@@ -59,7 +59,8 @@ static status insert_null(struct canon *c, const char *column) {
 /* CE-3.1-1: `id` is a UUID, made when it is not supplied, and no two events have the same. */
 TEST_DB(canon_id_is_a_unique_uuid) {
     struct canon c;
-    uuid id, zero = {{0}};
+    uuid id;
+    uuid zero = {{0}};
     canon_open(&c, url);
     struct append_item fact =
         canon_fact(EVENT_SIGNAL_RECEIVED, "r1", canon_uuid_text(uuid_v4()), 1, "{}");
@@ -150,7 +151,8 @@ TEST_DB(canon_event_type_has_at_most_100_characters) {
 TEST_DB(canon_aggregate_type_is_that_of_the_family) {
     struct canon c;
     canon_open(&c, url);
-    str signal = canon_uuid_text(uuid_v4()), effect = canon_uuid_text(uuid_v4());
+    str signal = canon_uuid_text(uuid_v4());
+    str effect = canon_uuid_text(uuid_v4());
     canon_put(&c, canon_fact(EVENT_SIGNAL_RECEIVED, "r1", signal, 1, "{}"));
     canon_put(&c, canon_event("RunStarted", "r1", NULL, 1));
     canon_put(&c, canon_event("StepStarted", "r1", "s", 1));
@@ -186,7 +188,9 @@ TEST_DB(canon_aggregate_id_names_the_aggregate) {
           ST_INVALID);
     CHECK(ledger_fact(&ids, EVENT_TOOL_CALLED, STR(""), 1, STR("{}"), &item, &err) == ST_INVALID);
 
-    uuid run_id = uuid_v4(), id, run;
+    uuid run_id = uuid_v4();
+    uuid id;
+    uuid run;
     const char *run_text = canon_fmt("%.*s", STR_ARG(canon_uuid_text(run_id)));
     canon_put(&c, canon_event("RunStarted", run_text, NULL,
                               1)); /* a run id that is a UUID is shown as it is */
@@ -236,7 +240,8 @@ TEST_DB(canon_event_data_is_required_json) {
     CHECK(canon_int(&c, "SELECT COUNT(*) FROM orchestration_events WHERE event_data IS NULL") == 0);
     str lines = canon_lines(&c, "SELECT event_data FROM orchestration_events ORDER BY position");
     while (lines.len > 0) {
-        str line, rest;
+        str line;
+        str rest;
         CHECK(str_split(lines, '\n', &line, &rest));
         CHECK(yyjson_is_obj(canon_json(&c, line)), "%.*s", STR_ARG(line));
         lines = rest;
@@ -262,7 +267,8 @@ TEST_DB(canon_correlation_id_is_required) {
  * that is no UUID has no way in. */
 TEST_DB(canon_causation_id_is_optional) {
     struct canon c;
-    uuid id, other = uuid_v4();
+    uuid id;
+    uuid other = uuid_v4();
     canon_open(&c, url);
     struct append_item root = canon_event("RunStarted", "r1", NULL, 1);
     canon_put(&c, root);

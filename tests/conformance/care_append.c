@@ -14,8 +14,8 @@ static struct append_item in_tenant(struct append_item item, const char *tenant)
 static void check_taken_back(struct canon *c, struct append_item *items, size_t count, size_t bad,
                              const char *reason) {
     struct append_result results[8];
-    str state = canon_state_dump(c),
-        events = canon_lines(c, "SELECT id FROM orchestration_events ORDER BY position");
+    str state = canon_state_dump(c);
+    str events = canon_lines(c, "SELECT id FROM orchestration_events ORDER BY position");
     int64_t runs = canon_int(c, "SELECT COUNT(*) FROM ledger_run");
     canon_batch(c, items, count, true, results);
     for (size_t i = 0; i < count; i++) {
@@ -153,8 +153,8 @@ TEST_DB(care_an_event_id_is_used_once_in_a_run) {
     struct canon c;
     struct append_result results[2];
     canon_open(&c, url);
-    struct append_item first = canon_event("RunStarted", "r1", NULL, 1),
-                       second = canon_event("RunCompleted", "r1", NULL, 1);
+    struct append_item first = canon_event("RunStarted", "r1", NULL, 1);
+    struct append_item second = canon_event("RunCompleted", "r1", NULL, 1);
     second.event.event_id = first.event.event_id;
     struct append_item both[] = {first, second};
     canon_batch(&c, both, 2, false, results);
@@ -174,8 +174,8 @@ TEST_DB(care_a_cause_must_be_there) {
     struct canon c;
     struct append_result results[2];
     canon_open(&c, url);
-    struct append_item a = canon_event("RunStarted", "a", NULL, 1),
-                       b = canon_event("RunStarted", "b", NULL, 1);
+    struct append_item a = canon_event("RunStarted", "a", NULL, 1);
+    struct append_item b = canon_event("RunStarted", "b", NULL, 1);
     b.cause = &a.event.event_id;
     struct append_item both[] = {a, b};
     canon_batch(&c, both, 2, true, results);
@@ -186,8 +186,8 @@ TEST_DB(care_a_cause_must_be_there) {
     late.cause = &a.event.event_id;
     canon_put(&c, late);
     uuid nobody = uuid_v4();
-    struct append_item orphan = canon_event("RunNoted", "a", NULL, 1),
-                       first = canon_event("RunStarted", "e", NULL, 1);
+    struct append_item orphan = canon_event("RunNoted", "a", NULL, 1);
+    struct append_item first = canon_event("RunStarted", "e", NULL, 1);
     orphan.cause = &nobody;
     canon_refused(&c, orphan, ST_INVALID, "CAUSE_NOT_FOUND");
     first = in_tenant(first, "nobody");

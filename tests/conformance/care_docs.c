@@ -34,7 +34,8 @@ static void fill(struct canon *c) {
 
 /* The next block between "```sql" and "```", without its semicolon. */
 static bool next_block(str *page, str *sql) {
-    static const char begin[] = "```sql\n", end[] = "```\n";
+    static const char begin[] = "```sql\n";
+    static const char end[] = "```\n";
     const char *at = memmem(page->ptr, page->len, begin, sizeof(begin) - 1);
     if (!at) return false;
     at += sizeof(begin) - 1;

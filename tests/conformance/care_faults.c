@@ -88,7 +88,8 @@ static void open_both(struct canon *c, struct canon *reader, str url) {
 }
 
 TEST_DB(care_append_survives_every_failing_call) {
-    struct canon c, reader;
+    struct canon c;
+    struct canon reader;
     open_both(&c, &reader, url);
     for (int after = 0; after < 2; after++) {
         int64_t n = 0;
@@ -127,10 +128,12 @@ static bool append_without_memory(struct canon *c, struct canon *reader, int64_t
 }
 
 TEST_DB(care_append_survives_every_failing_allocation) {
-    struct canon c, reader;
+    struct canon c;
+    struct canon reader;
     canon_open(&c, url);
     canon_open_reader(&reader, url);
-    int64_t n = 0, passed = 0;
+    int64_t n = 0;
+    int64_t passed = 0;
     for (; passed < 2; n++)
         passed = append_without_memory(&c, &reader, n) ? 0 : passed + 1; /* once warm, once cold */
     CHECK(n > 10, "only %lld allocations", (long long)n);

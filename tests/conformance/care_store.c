@@ -22,7 +22,8 @@ TEST_DB(care_rebuild_is_bit_identical) {
     canon_put(
         &c, canon_event_with("RunProviderLinked", "r3", NULL, 1,
                              "{\"provider\":\"t\",\"workflowId\":\"w\",\"providerRunId\":\"p\"}"));
-    str before = canon_state_dump(&c), truth = canon_truth_dump(&c);
+    str before = canon_state_dump(&c);
+    str truth = canon_truth_dump(&c);
     rebuild(&c, 30);
     CHECK(str_eq(before, canon_state_dump(&c)));
     canon_must_sql(&c, "UPDATE state_run SET status = 1; DELETE FROM state_step WHERE state > 2; "
@@ -54,7 +55,8 @@ static bool rebuild_with_fault(str url, int64_t n, int64_t want_runs) {
 /* Whatever call fails during a rebuild: the old rows or the new ones are there, which are the same,
  * never a part. */
 TEST_DB(care_a_failed_rebuild_changes_nothing) {
-    struct canon c, reader;
+    struct canon c;
+    struct canon reader;
     canon_open(&c, url);
     canon_random_workload(&c, "r", 3, 32, 23);
     canon_close(&c);

@@ -214,7 +214,8 @@ static const struct tampering of_the_state[] = {
 
 static void check_found(struct canon *c, const struct tampering *t, bool needs_state) {
     canon_must_sql(c, t->sql);
-    struct verify_report quick = canon_verify(c, false), full = canon_verify(c, true);
+    struct verify_report quick = canon_verify(c, false);
+    struct verify_report full = canon_verify(c, true);
     CHECK(full.damaged, "not found: %s", t->what);
     CHECK(quick.damaged == !needs_state, "%s: %s", t->what, full.what);
     CHECK(full.what[0] != 0);

@@ -71,7 +71,8 @@ TEST_DB(identity_another_tenant_is_refused) {
     canon_open(&c, url);
     canon_put(&c, event_of("acme", "shop", "RunStarted", "r1"));
     canon_put(&c, event_of("globex", "shop", "RunStarted", "r2"));
-    str truth = canon_truth_dump(&c), state = canon_state_dump(&c);
+    str truth = canon_truth_dump(&c);
+    str state = canon_state_dump(&c);
     static const char *const types[] = {
         "RunCompleted", "RunCancelled", "RunNoted",
         "RunStarted"}; /* the last is a duplicate, but for its tenant */
