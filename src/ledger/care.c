@@ -154,18 +154,35 @@ static status verify_copy(str path, struct error *err) {
     return st;
 }
 
+/* The copy and what SQLite left beside it while it was verified. */
+static void remove_part(const char *part, bool all) {
+    static const char *const suffixes[] = {"-wal", "-shm", "-journal"};
+    for (size_t i = 0; i < COUNT_OF(suffixes); i++) {
+        char path[4200];
+        snprintf(path, sizeof(path), "%s%s", part, suffixes[i]);
+        unlink(path);
+    }
+    if (all) unlink(part);
+}
+
 status ledger_backup(struct ledger *l, str path, struct error *err) {
+    if (path_exists(path)) {
+        return error_at(err, ST_CONFLICT, "FILE_EXISTS", "", "\"%.*s\" exists already",
+                        STR_ARG(path));
+    }
     char part[4096];
-    int n = snprintf(part, sizeof(part), "%.*s.part", STR_ARG(path));
+    uint32_t random; /* two backups to one name must not share their halves */
+    random_bytes(&random, sizeof(random));
+    int n = snprintf(part, sizeof(part), "%.*s.part-%08x", STR_ARG(path), random);
     if (n < 0 || (size_t)n >= sizeof(part)) return error_set(err, ST_LIMIT, "the path is too long");
-    char final[4096];
-    snprintf(final, sizeof(final), "%.*s", STR_ARG(path));
-    if (path_exists(path))
-        return error_at(err, ST_CONFLICT, "FILE_EXISTS", "", "\"%s\" exists already", final);
-    if (path_exists(str_c(part))) unlink(part); /* left by a backup that was cut off */
     status st = db_backup(l->db, str_c(part), err);
     if (st == ST_OK) st = verify_copy(str_c(part), err);
+    if (st == ST_OK && path_exists(path)) {
+        st =
+            error_at(err, ST_CONFLICT, "FILE_EXISTS", "", "\"%.*s\" exists already", STR_ARG(path));
+    }
+    remove_part(part, false);
     if (st == ST_OK) st = file_rename_durable(str_c(part), path, err);
-    if (st != ST_OK) unlink(part);
+    if (st != ST_OK) remove_part(part, true);
     return st;
 }

@@ -101,8 +101,8 @@ static status take_lock(struct ledger *l, str url, struct error *err) {
     buf_put(&path, sqlite_path(url));
     buf_put_c(&path, ".lock");
     status st = lock_take(buf_str(&path), l->options.lock_wait_ms, &l->lock_fd, err);
-    if (st != ST_OK) return error_wrap(err, "the ledger is being written by another process");
-    return ST_OK;
+    if (st == ST_RETRY) return error_wrap(err, "the ledger is being written by another process");
+    return st;
 }
 
 status ledger_open(str url, const struct ledger_options *options, struct ledger **out,

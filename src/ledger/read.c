@@ -153,6 +153,9 @@ status ledger_find_run(struct ledger *l, str run_id, struct arena *arena, struct
     if (st != ST_OK) return st;
     db_bind_text(q, 1, run_id);
     st = one_run(q, arena, out, &found, err);
+    if (st == ST_OK && found && !str_eq(out->run_id, run_id)) {
+        return error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "", "the index of runs is damaged");
+    }
     if (st == ST_OK && !found) {
         return error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "", "there is no run \"%.*s\"",
                         STR_ARG(run_id));

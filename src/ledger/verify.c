@@ -119,6 +119,35 @@ static status verify_tenant(struct walk *w, const struct tenant_end *end, struct
     return ST_OK;
 }
 
+/* The walk above goes by the tenants' rows and the table: an event whose tenant's row is gone was
+ * not seen by it. */
+static status check_strays(struct walk *w, struct error *err) {
+    int64_t rows = 0;
+    status st = walk_count(w, "SELECT COUNT(*) FROM ledger_event", &rows, err);
+    if (st == ST_OK && rows != w->report->events) {
+        walk_damage(w, STR_NONE, 0, STR_NONE,
+                    "there are events of a tenant whose row is missing, or an index has lost rows");
+    }
+    return st;
+}
+
+/* What the database itself can check: that each index holds what its table holds. A look-up through
+ * a damaged one would find no run where there is one, and store its events again. */
+static status check_indexes(struct walk *w, struct error *err) {
+    struct db_stmt *q = NULL;
+    bool row = false;
+    if (db_is_postgres(w->l->db)) return ST_OK;
+    status st = db_prepare(w->l->db, "PRAGMA integrity_check(1)", &q, err);
+    if (st == ST_OK) st = db_step(q, &row, err);
+    if (st == ST_OK && (!row || !str_eq(db_text(q, 0), STR("ok")))) {
+        char what[ERROR_MSG_MAX];
+        snprintf(what, sizeof(what), "SQLite finds: %.*s", STR_ARG(db_text(q, 0)));
+        walk_damage(w, STR_NONE, 0, STR_NONE, what);
+    }
+    if (q) db_reset(q);
+    return st;
+}
+
 status ledger_verify(struct ledger *l, bool state, ledger_progress progress, void *context,
                      struct arena *arena, struct verify_report *report, struct error *err) {
     *report = (struct verify_report){0};
@@ -131,6 +160,8 @@ status ledger_verify(struct ledger *l, bool state, ledger_progress progress, voi
     st = walk_tenants(&w, &tenants, &count, err);
     for (size_t i = 0; i < count && st == ST_OK && !report->damaged; i++)
         st = verify_tenant(&w, &tenants[i], err);
+    if (st == ST_OK && !report->damaged) st = check_strays(&w, err);
+    if (st == ST_OK && !report->damaged && state) st = check_indexes(&w, err);
     if (st == ST_OK) st = walk_count(&w, "SELECT COUNT(*) FROM ledger_run", &report->runs, err);
     if (st == ST_OK && !report->damaged && state) {
         w.done = 0;
