@@ -237,7 +237,8 @@ TEST(sqlite_notices_damaged_files) {
     OK(file_read(str_c(path), 1 << 20, &arena, &bytes, &err));
     char *damaged = arena_alloc(&arena, bytes.len);
     memcpy(damaged, bytes.ptr, bytes.len);
-    memset(damaged + 4096, 0xee, bytes.len - 4096); /* all but the schema page */
+    enum { PAGE = 8192 };
+    memset(damaged + PAGE, 0xee, bytes.len - PAGE); /* all but the schema page */
     OK(file_replace(str_c(path), str_n(damaged, bytes.len), &err));
     arena_release(&arena);
     db = open_db(str_c(path), DB_READ_ONLY);
