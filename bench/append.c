@@ -107,7 +107,7 @@ void bench_append_group(const struct bench_options *o) {
         workload_open(&load, 42);
         group_rate(w, b, cases[k].in_flight, &load, slice); /* warm */
         for (int i = 0; i < SLICES; i++) {
-            limit += raw_sqlite_group(o, slice, GROUP) / SLICES;
+            limit += raw_group(o, slice, GROUP) / SLICES;
             value += group_rate(w, b, cases[k].in_flight, &load, slice) / SLICES;
         }
         writer_close(w);
@@ -212,5 +212,5 @@ void bench_append_concurrent(const struct bench_options *o) {
     one_by_one(o, "append-concurrent", PRODUCERS, raw_fdatasync);
 }
 void bench_append_single(const struct bench_options *o) {
-    one_by_one(o, "append-single", 1, raw_sqlite_single);
+    one_by_one(o, "append-single", 1, raw_single);
 }

@@ -54,12 +54,10 @@ struct writer *bench_writer(str url);
 
 /* ---- raw ceilings ---- */
 
-double raw_sqlite_group(const struct bench_options *o, double seconds,
-                        size_t group); /* rows/s, bare table */
-double raw_postgres_copy(const struct bench_options *o, double seconds,
-                         size_t group);                                  /* rows/s, bare table */
-double raw_sqlite_single(const struct bench_options *o, double seconds); /* one-row commits/s */
-double raw_postgres_single(const struct bench_options *o, double seconds);
+/* Rows/s into a bare table, one transaction for each group: inserts on SQLite, COPY on PostgreSQL.
+ */
+double raw_group(const struct bench_options *o, double seconds, size_t group);
+double raw_single(const struct bench_options *o, double seconds); /* one-row commits/s */
 double raw_fdatasync(const struct bench_options *o,
                      double seconds); /* 4 KiB append + fdatasync, per second */
 

@@ -172,7 +172,7 @@ void bench_import(const struct bench_options *o) {
     char *const argv[] = {(char *)cairn_path(),      verb, noun, s.opt,
                           o->db.ptr ? s.url : s.dir, path, NULL};
     double seconds = run_command(argv, &peak);
-    double limit = raw_sqlite_group(o, o->seconds / 5, 256);
+    double limit = raw_group(o, o->seconds / 5, 256);
     figure("import", o->db.ptr ? "postgres" : "sqlite", (double)o->events / seconds, "events/s",
            limit, (double)o->events / seconds / limit);
     figure("import", o->db.ptr ? "postgres-memory" : "sqlite-memory", peak, "bytes",

@@ -87,18 +87,11 @@ static str bare_url(const struct bench_options *o) {
     return str_c(path);
 }
 
-double raw_sqlite_group(const struct bench_options *o, double seconds, size_t group) {
-    return raw_groups(bare_url(o), seconds, group);
-}
-double raw_postgres_copy(const struct bench_options *o, double seconds, size_t group) {
+double raw_group(const struct bench_options *o, double seconds, size_t group) {
     return raw_groups(bare_url(o), seconds, group);
 }
 
-/* One INSERT a commit: a bulk of one row. */
-double raw_sqlite_single(const struct bench_options *o, double seconds) {
-    return raw_groups(bare_url(o), seconds, 1);
-}
-double raw_postgres_single(const struct bench_options *o, double seconds) {
+double raw_single(const struct bench_options *o, double seconds) {
     return raw_groups(bare_url(o), seconds, 1);
 }
 
