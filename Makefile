@@ -8,6 +8,7 @@ BUILD ?= build
 PREFIX ?= /usr/local
 CYCLES ?= 200
 IMAGES ?= 20000
+SEEDS ?= 20000
 SECONDS_EACH ?= 60
 
 MAKEFLAGS += --no-builtin-rules
@@ -20,10 +21,11 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := all
 
 # --- Libraries -------------------------------------------------------------------------------------------------
-# build/deps.mk says how to use the libraries. Make finds it missing, calls ./bootstrap, and starts again.
+# build/deps.mk says how to use the libraries. Make finds it missing, calls ./bootstrap, and starts again. llhttp is a
+# small archive that we link into our own files, without showing its names to those who link libcairn.so.
 
-# (libpq is loaded when it is needed, see src/db/libpq.h: its header only. The tests link it.)
-LIBRARIES := sqlite3 libcrypto yyjson
+# (libpq and libcurl are loaded when they are needed, see src/db/libpq.h: their headers only. The tests link libpq.)
+LIBRARIES := sqlite3 libssl libcrypto yyjson libuv libllhttp
 DEPS := build/deps/usr/lib/$(shell uname -m)-linux-gnu
 
 ifneq ($(filter-out help clean layers format,$(or $(MAKECMDGOALS),all)),)
@@ -34,7 +36,8 @@ build/deps.mk: packages.txt bootstrap
 	@./bootstrap build
 	@mkdir -p $(@D)
 	@export PKG_CONFIG_PATH=$(DEPS)/pkgconfig; \
-	cflags=$$(pkg-config --cflags $(LIBRARIES) libpq) && libs=$$(pkg-config --libs $(LIBRARIES)) && \
+	cflags=$$(pkg-config --cflags $(LIBRARIES) libpq libcurl) && libs=$$(pkg-config --libs $(LIBRARIES)) && \
+	libs=$${libs//-lllhttp/-l:libllhttp.a -Wl,--exclude-libs,libllhttp.a} && \
 	{ echo "DEP_CFLAGS := $${cflags//-I/-isystem }"; echo "DEP_LIBS := $$libs"; } > $@
 
 # What `test` and the checking targets need beyond that. One after the other: apt takes a lock.
@@ -153,7 +156,7 @@ $(foreach kind,$(KINDS),$(eval $(call KIND,$(kind))))
 
 # --- Targets ---------------------------------------------------------------------------------------------------
 
-.PHONY: all run test san tsan clang fuzz crash bench cover lint layers format install clean help
+.PHONY: all run test san tsan clang fuzz crash sim bench cover lint layers format install clean help
 
 all: $(patsubst $(BUILD)/release/%,$(BUILD)/%,$(call products,release)) ## build/cairn, libcairn.a, libcairn.so and cairn-bench
 
@@ -179,6 +182,9 @@ fuzz: $(call fuzz_programs,fuzz) ## libFuzzer on each tests/fuzz target, SECONDS
 
 crash: $(call products,release) $(call crash_programs,release) ## kill -9 and power cuts in full length, CYCLES=200 IMAGES=20000
 	@CYCLES=$(CYCLES) IMAGES=$(IMAGES) scripts/with-postgres scripts/test-all $(BUILD)/release crash
+
+sim: $(BUILD)/release/cairn ## the engine in simulated worlds with faults, SEEDS=20000
+	@$(BUILD)/release/cairn selftest --seeds $(SEEDS)
 
 bench: all | $(BUILD)/have-test ## the canonical workloads, one JSON line a figure; BENCH_OPTIONS="--seconds 5"
 	@scripts/with-postgres scripts/bench $(BUILD)/cairn-bench $(BENCH_OPTIONS)

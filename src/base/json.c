@@ -4,7 +4,9 @@
  * depth. So a bomb of a million brackets is refused before anything is allocated for it, and
  * yyjson, whose parser does not recurse, never sees it. Then yyjson parses, and a walk over its
  * values finds repeated keys and U+0000. yyjson keeps the values of a document in one array,
- * children after their parent, so the walk is a loop; nothing in this file recurses. */
+ * children after their parent, so the walk is a loop; nothing in this file recurses. For the same
+ * reason the n-th value of the array is the n-th token of the text that is a key or a value, which
+ * is how a value is found in the text again. */
 #include "base/json.h"
 
 #include "base/uuid.h"
@@ -49,9 +51,16 @@ static void mem_alc_free(void *ctx, void *ptr) {
 
 /* ---- where ---- */
 
-static status refuse_at_offset(struct error *err, status code, const char *reason, size_t offset,
-                               const char *msg) {
+struct source { /* what is parsed, and how */
+    str text;
+    bool comments; /* JSONC */
+    size_t bad_at; /* where the mistake is, once there is one */
+};
+
+static status refuse_at_offset(struct source *src, struct error *err, status code,
+                               const char *reason, size_t offset, const char *msg) {
     char where[32];
+    src->bad_at = offset;
     (void)snprintf(where, sizeof where, "offset %zu", offset);
     return error_at(err, code, reason, where, "%s at offset %zu", msg, offset);
 }
@@ -147,15 +156,31 @@ static size_t count_openings(str text) {
     return count;
 }
 
+/* The last byte of the comment that begins at `i`; `i` itself if none does. */
+static size_t skip_comment(str text, size_t i) {
+    if (i + 1 >= text.len || text.ptr[i] != '/') return i;
+    if (text.ptr[i + 1] == '/') {
+        while (i + 1 < text.len && text.ptr[i + 1] != '\n' && text.ptr[i + 1] != '\r')
+            i++;
+    } else if (text.ptr[i + 1] == '*') {
+        const char *end = memmem(text.ptr + i + 2, text.len - i - 2, "*/", 2);
+        i = end == NULL ? text.len - 1 : (size_t)(end - text.ptr) + 1;
+    }
+    return i;
+}
+
 /* Finds the first bracket that opens level depth_max + 1. Exact as long as the text is JSON; after
  * the first mistake it may be wrong, but yyjson does not read beyond that. */
-static bool find_too_deep(str text, int depth_max, size_t *at) {
+static bool find_too_deep(const struct source *src, int depth_max, size_t *at) {
+    str text = src->text;
     if (count_openings(text) <= (size_t)depth_max) return false;
     int depth = 0;
     for (size_t i = 0; i < text.len; i++) {
         char c = text.ptr[i];
         if (c == '"') {
             i = skip_string(text, i);
+        } else if (c == '/' && src->comments) {
+            i = skip_comment(text, i);
         } else if (c == '[' || c == '{') {
             if (depth == depth_max) {
                 *at = i;
@@ -183,7 +208,8 @@ static bool is_surrogate(str text, size_t i, bool high) {
 }
 
 /* Translates yyjson's complaint. It points at a lone low half, or just behind a lone high one. */
-static status refuse_syntax(str text, const yyjson_read_err *bad, struct error *err) {
+static status refuse_syntax(struct source *src, const yyjson_read_err *bad, struct error *err) {
+    str text = src->text;
     if (bad->code == YYJSON_READ_ERROR_MEMORY_ALLOCATION) {
         return error_set(err, ST_RETRY, "could not parse JSON: out of memory");
     }
@@ -191,31 +217,34 @@ static status refuse_syntax(str text, const yyjson_read_err *bad, struct error *
         size_t at = bad->pos;
         if (at >= 6 && is_surrogate(text, at - 6, true)) at -= 6;
         if (at != bad->pos || is_surrogate(text, at, false)) {
-            return refuse_at_offset(err, ST_INVALID, "JSON_SURROGATE", at,
+            return refuse_at_offset(src, err, ST_INVALID, "JSON_SURROGATE", at,
                                     "not JSON: half a surrogate pair");
         }
     }
     char msg[160];
     (void)snprintf(msg, sizeof msg, "not JSON: %s", bad->msg);
-    return refuse_at_offset(err, ST_INVALID, "JSON_SYNTAX", bad->pos, msg);
+    return refuse_at_offset(src, err, ST_INVALID, "JSON_SYNTAX", bad->pos, msg);
 }
 
-static yyjson_val *parse(str text, struct arena *arena, yyjson_read_err *bad) {
+static yyjson_val *parse(str text, bool comments, struct arena *arena, yyjson_read_err *bad) {
+    yyjson_read_flag flags = YYJSON_READ_NUMBER_AS_RAW;
+    if (comments) flags |= YYJSON_READ_ALLOW_COMMENTS | YYJSON_READ_ALLOW_TRAILING_COMMAS;
     yyjson_alc alc = alc_of(arena);
     union {
         const char *in;
         char *
             out; /* yyjson's parameter is not const, but without YYJSON_READ_INSITU it only reads */
     } bytes = {.in = text.ptr};
-    yyjson_doc *doc = yyjson_read_opts(bytes.out, text.len, YYJSON_READ_NUMBER_AS_RAW, &alc, bad);
+    yyjson_doc *doc = yyjson_read_opts(bytes.out, text.len, flags, &alc, bad);
     return doc == NULL ? NULL : yyjson_doc_get_root(doc);
 }
 
 /* Level depth_max + 1 opens at text[at]. To name that place, the text up to there is closed with
  * the brackets it lacks and parsed; a mistake before it is reported instead. Uses the arena as
  * scratch. */
-static status refuse_depth(str text, size_t at, int depth_max, struct arena *arena,
+static status refuse_depth(struct source *src, size_t at, int depth_max, struct arena *arena,
                            struct error *err) {
+    str text = src->text;
     size_t len = at + 1;
     char *copy = len > SIZE_MAX / 2 ? NULL : arena_try_raw(arena, 2 * len);
     if (copy == NULL) return error_set(err, ST_RETRY, "could not parse JSON: out of memory");
@@ -224,14 +253,16 @@ static status refuse_depth(str text, size_t at, int depth_max, struct arena *are
     for (size_t i = 0; i < len; i++) {
         char c = text.ptr[i];
         if (c == '"') i = skip_string(text, i);
+        if (c == '/' && src->comments) i = skip_comment(text, i);
         if (c == '[') copy[--top] = ']';
         if (c == '{') copy[--top] = '}';
         if ((c == ']' || c == '}') && top < 2 * len) top++;
     }
     memmove(copy + len, copy + top, 2 * len - top);
     yyjson_read_err bad = {0};
-    yyjson_val *root = parse(str_n(copy, len + (2 * len - top)), arena, &bad);
-    if (root == NULL) return refuse_syntax(text, &bad, err);
+    yyjson_val *root = parse(str_n(copy, len + (2 * len - top)), src->comments, arena, &bad);
+    if (root == NULL) return refuse_syntax(src, &bad, err);
+    src->bad_at = at;
     char where[ERROR_WHERE_MAX];
     pointer_to(root, unsafe_yyjson_get_next(root) - 1,
                where); /* the innermost one is the last value */
@@ -239,10 +270,12 @@ static status refuse_depth(str text, size_t at, int depth_max, struct arena *are
                     "JSON is nested deeper than %d levels at offset %zu", depth_max, at);
 }
 
-static status check_text(str text, struct json_limits limits, struct arena *arena,
+static status check_text(struct source *src, struct json_limits limits, struct arena *arena,
                          struct error *err) {
+    str text = src->text;
     if (text.len > limits.bytes_max) {
         char where[32];
+        src->bad_at = limits.bytes_max;
         (void)snprintf(where, sizeof where, "offset %zu", limits.bytes_max);
         return error_at(err, ST_LIMIT, "JSON_TOO_LARGE", where,
                         "JSON has %zu bytes, more than the %zu allowed", text.len,
@@ -250,15 +283,15 @@ static status check_text(str text, struct json_limits limits, struct arena *aren
     }
     const char *nul = text.len == 0 ? NULL : memchr(text.ptr, '\0', text.len);
     if (nul != NULL) {
-        return refuse_at_offset(err, ST_INVALID, "JSON_NUL", (size_t)(nul - text.ptr),
+        return refuse_at_offset(src, err, ST_INVALID, "JSON_NUL", (size_t)(nul - text.ptr),
                                 "not JSON: a NUL byte");
     }
     size_t at;
     if (!str_utf8(text, &at)) {
-        return refuse_at_offset(err, ST_INVALID, "JSON_UTF8", at, "not JSON: invalid UTF-8");
+        return refuse_at_offset(src, err, ST_INVALID, "JSON_UTF8", at, "not JSON: invalid UTF-8");
     }
-    if (find_too_deep(text, limits.depth_max, &at)) {
-        return refuse_depth(text, at, limits.depth_max, arena, err);
+    if (find_too_deep(src, limits.depth_max, &at)) {
+        return refuse_depth(src, at, limits.depth_max, arena, err);
     }
     return ST_OK;
 }
@@ -304,7 +337,7 @@ static bool find_duplicate_hashed(yyjson_val *obj, yyjson_val **found) {
     return true;
 }
 
-static status check_keys(yyjson_val *obj, yyjson_val *root, struct error *err) {
+static status check_keys(struct source *src, yyjson_val *obj, yyjson_val *root, struct error *err) {
     yyjson_val *again = NULL;
     if (unsafe_yyjson_get_len(obj) <= PAIRWISE_KEYS_MAX) {
         again = find_duplicate_pairwise(obj);
@@ -314,19 +347,22 @@ static status check_keys(yyjson_val *obj, yyjson_val *root, struct error *err) {
     if (again == NULL) return ST_OK;
     char where[ERROR_WHERE_MAX];
     pointer_to(root, again, where);
+    src->bad_at = json_offset(src->text, 0, (size_t)(again + 1 - root));
     return error_at(err, ST_INVALID, "JSON_DUPLICATE_KEY", where,
                     "an object has the same member twice: \"%s\"", where);
 }
 
-static status check_values(yyjson_val *root, bool may_hold_nul, struct error *err) {
+static status check_values(struct source *src, yyjson_val *root, bool may_hold_nul,
+                           struct error *err) {
     const yyjson_val *end = unsafe_yyjson_get_next(root);
     for (yyjson_val *val = root; val < end; val++) {
         if (unsafe_yyjson_is_obj(val)) {
-            status st = check_keys(val, root, err);
+            status st = check_keys(src, val, root, err);
             if (st != ST_OK) return st;
         } else if (may_hold_nul && unsafe_yyjson_is_str(val) && str_has(val_str(val), '\0')) {
             char where[ERROR_WHERE_MAX];
             pointer_to(root, val, where);
+            src->bad_at = json_offset(src->text, 0, (size_t)(val - root));
             return error_at(err, ST_INVALID, "JSON_NUL", where, "a string holds U+0000: \"%s\"",
                             where);
         }
@@ -336,21 +372,22 @@ static status check_values(yyjson_val *root, bool may_hold_nul, struct error *er
 
 /* ---- the interface ---- */
 
-status json_parse(str text, struct json_limits limits, struct arena *arena, yyjson_val **root,
-                  struct error *err) {
+static status read_source(struct source *src, struct json_limits limits, struct arena *arena,
+                          yyjson_val **root, struct error *err) {
+    str text = src->text;
     ASSERT(limits.depth_max >= 0);
     struct arena_mark mark = arena_mark(arena);
     yyjson_val *made = NULL;
-    status st = check_text(text, limits, arena, err);
+    status st = check_text(src, limits, arena, err);
     if (st == ST_OK) {
         yyjson_read_err bad = {0};
-        made = parse(text, arena, &bad);
-        st = made == NULL ? refuse_syntax(text, &bad, err) : ST_OK;
+        made = parse(text, src->comments, arena, &bad);
+        st = made == NULL ? refuse_syntax(src, &bad, err) : ST_OK;
     }
     if (st == ST_OK) {
         bool may_hold_nul = /* memchr first: it is far faster, and most texts have no escape */
             str_has(text, '\\') && memmem(text.ptr, text.len, "\\u0000", 6) != NULL;
-        st = check_values(made, may_hold_nul, err);
+        st = check_values(src, made, may_hold_nul, err);
     }
     if (st != ST_OK) {
         arena_rewind(arena, mark);
@@ -358,6 +395,63 @@ status json_parse(str text, struct json_limits limits, struct arena *arena, yyjs
     }
     *root = made;
     return ST_OK;
+}
+
+status json_parse(str text, struct json_limits limits, struct arena *arena, yyjson_val **root,
+                  struct error *err) {
+    struct source src = {.text = text};
+    return read_source(&src, limits, arena, root, err);
+}
+
+status jsonc_parse(str text, struct json_limits limits, struct arena *arena, yyjson_val **root,
+                   size_t *bad_at, struct error *err) {
+    struct source src = {.text = text, .comments = true};
+    status st = read_source(&src, limits, arena, root, err);
+    *bad_at = src.bad_at;
+    return st;
+}
+
+void json_pointer(yyjson_val *root, const yyjson_val *target, struct buf *out) {
+    for (yyjson_val *at = root; at != target;)
+        at = step_towards(at, target, out);
+}
+
+/* Can it stand inside a number, true, false or null? */
+static bool is_word(char c) {
+    return (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') || c == '+' ||
+           c == '-' || c == '.';
+}
+
+size_t json_offset(str text, size_t from, size_t skip) {
+    for (size_t i = from; i < text.len; i++) {
+        size_t start = i;
+        switch (text.ptr[i]) {
+        case ' ':
+        case '\t':
+        case '\r':
+        case '\n':
+        case ',':
+        case ':':
+        case ']':
+        case '}':
+            continue;
+        case '/':
+            i = skip_comment(text, i);
+            continue;
+        case '"':
+            i = skip_string(text, i);
+            break;
+        case '[':
+        case '{':
+            break;
+        default: /* a number or a word */
+            while (i + 1 < text.len && is_word(text.ptr[i + 1]))
+                i++;
+            break;
+        }
+        if (skip-- == 0) return start;
+    }
+    return text.len;
 }
 
 bool json_write(yyjson_val *val, struct buf *out) {

@@ -23,6 +23,15 @@ struct json_limits { size_t bytes_max; int depth_max; };
  * *root lives in the arena, which holds what it held before when the text is refused. */
 MUST_CHECK status json_parse(str text, struct json_limits limits, struct arena *arena,
                              yyjson_val **root, struct error *err);
+/* As json_parse(), for text that people write: comments and a comma after the last element or member
+ * are allowed. When the text is refused *bad_at is the offset of the mistake. */
+MUST_CHECK status jsonc_parse(str text, struct json_limits limits, struct arena *arena,
+                              yyjson_val **root, size_t *bad_at, struct error *err);
+/* Appends the JSON pointer of `target`, which is `root` or a value or key inside it. */
+void json_pointer(yyjson_val *root, const yyjson_val *target, struct buf *out);
+/* Where the values are in a text that was accepted: the offset of the value (or key) that comes `skip`
+ * values after the one that begins at or after `from`. Value v of root: json_offset(text, 0, v - root). */
+size_t json_offset(str text, size_t from, size_t skip);
 /* Writes a value compactly: no blanks, member order and number text kept. false when `out` is full. */
 bool json_write(yyjson_val *val, struct buf *out);
 /* The same into the arena; STR_NONE when memory is out. */

@@ -442,3 +442,89 @@ TEST(json_writing_survives_every_failing_allocation) {
     buf_release(&in);
     arena_release(&a);
 }
+
+/* ---- JSONC ---- */
+
+TEST(jsonc_allows_comments_and_last_commas) {
+    static const struct {
+        const char *in, *out;
+    } cases[] = {
+        {"// a\n{ /* b */ \"a\" : [1, 2 ,], // \"\n \"b\":{\"c\":\"// no /* comment */\",},}\n//",
+         "{\"a\":[1,2],\"b\":{\"c\":\"// no /* comment */\"}}"},
+        {"/**/1.50/***/", "1.50"},
+        {"[/* [[[[[[[[[ \" */ \"\\\"//\", // ]]] \"\r\n 1]", "[\"\\\"//\",1]"},
+        {"{\"a\":1}", "{\"a\":1}"},
+        {"[[[[[[[[/*[*/]]]]]]]]", "[[[[[[[[]]]]]]]]"}, /* as deep as it may be */
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct arena arena = arena_make();
+        struct error err = {0};
+        yyjson_val *root = NULL;
+        size_t at = 0;
+        CHECK(jsonc_parse(str_c(cases[i].in), limits, &arena, &root, &at, &err) == ST_OK,
+              "case %zu: %s", i, err.msg);
+        CHECK(str_eq(json_text(root, &arena), str_c(cases[i].out)), "case %zu", i);
+        arena_release(&arena);
+    }
+}
+
+TEST(jsonc_tells_where_the_mistake_is) {
+    static const struct {
+        str in;
+        const char *reason, *where;
+        size_t at;
+    } cases[] = {
+        {STR_LIT("{\"a\":1 // x\n b}"), "JSON_SYNTAX", "offset 13", 13},
+        {STR_LIT("[1,,2]"), "JSON_SYNTAX", "offset 3", 3},
+        {STR_LIT("[,]"), "JSON_SYNTAX", "offset 1", 1},
+        {STR_LIT("[1 /* "), "JSON_SYNTAX", "offset 3", 3},
+        {STR_LIT("[1] / 2"), "JSON_SYNTAX", "offset 4", 4},
+        {STR_LIT("{\"a\":1,/*\"a\":*/\"a\": [2]}"), "JSON_DUPLICATE_KEY", "/a", 20},
+        {STR_LIT("[[1, \"b\"], \"\\u0000\"]"), "JSON_NUL", "/1", 11},
+        {STR_LIT("[//[\n[[[[[/*\"*/[[[]]]]]]]]]"), "JSON_DEPTH", "/0/0/0/0/0/0/0/0", 17},
+        {STR_LIT("/*\xFF*/1"), "JSON_UTF8", "offset 2", 2},
+        {STR_LIT("// \0"), "JSON_NUL", "offset 3", 3},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct arena arena = arena_make();
+        struct error err = {0};
+        yyjson_val *root = NULL;
+        size_t at = 0;
+        CHECK(jsonc_parse(cases[i].in, limits, &arena, &root, &at, &err) != ST_OK, "case %zu", i);
+        CHECK(strcmp(err.reason, cases[i].reason) == 0, "case %zu: %s", i, err.reason);
+        CHECK(strcmp(err.where, cases[i].where) == 0, "case %zu: %s", i, err.where);
+        CHECK(at == cases[i].at, "case %zu: %zu", i, at);
+        arena_release(&arena);
+    }
+}
+
+/* Every value is found again: its text begins at the offset that is told. */
+TEST(jsonc_values_are_found_in_the_text) {
+    static const char text[] =
+        "/* 0 */ {\"a\" : [ 1, // 2\n -3.5e7,true ] ,\"b\\\"\":{}, \"\": null,"
+        "\"c\":\"x\",}";
+    static const char *const begins[] = {"{",         "\"a\"", "[",    "1",    "-3.5e7", "true",
+                                         "\"b\\\"\"", "{}",    "\"\"", "null", "\"c\"",  "\"x\""};
+    struct arena arena = arena_make();
+    struct error err = {0};
+    yyjson_val *root = NULL;
+    size_t at = 0;
+    CHECK(jsonc_parse(STR(text), limits, &arena, &root, &at, &err) == ST_OK, "%s", err.msg);
+    CHECK((size_t)(unsafe_yyjson_get_next(root) - root) == COUNT_OF(begins));
+    for (size_t i = 0; i < COUNT_OF(begins); i++) {
+        size_t offset = json_offset(STR(text), 0, i);
+        CHECK(strncmp(text + offset, begins[i], strlen(begins[i])) == 0, "value %zu: %s", i,
+              text + offset);
+        CHECK(i == 0 || offset == json_offset(STR(text), json_offset(STR(text), 0, i - 1), 1));
+    }
+    CHECK(json_offset(STR(text), 0, COUNT_OF(begins)) == sizeof text - 1);
+
+    char mem[32];
+    struct buf pointer;
+    buf_init_fixed(&pointer, mem, sizeof mem);
+    json_pointer(root, root, &pointer);
+    CHECK(pointer.len == 0);
+    json_pointer(root, root + 4, &pointer);
+    CHECK(str_eq(buf_str(&pointer), STR("/a/1")));
+    arena_release(&arena);
+}
