@@ -21,6 +21,6 @@ enum {
 };
 #define EVENT_BYTES_MAX ((size_t)256 * 1024)  /* one event's JSON */
 #define LINE_BYTES_MAX ((size_t)1024 * 1024)  /* one NDJSON line, before it is looked at */
-#define RUN_CACHE_BYTES_MAX ((size_t)16 * 1024 * 1024) /* derived state of recently written runs */
+#define RUN_CACHE_BYTES_MAX ((size_t)32 * 1024 * 1024) /* derived state of open runs, recently written */
 
 static_assert(BATCH_EVENTS_MAX <= GROUP_EVENTS_MAX, "a batch commits in one group");

@@ -19,6 +19,7 @@ static const struct event_type_info catalogue[EVENT_TYPE_COUNT] = {
     [EVENT_RUN_PROVIDER_LINKED] = {STR_LIT("RunProviderLinked"), FAMILY_RUN, false, false},
     [EVENT_STEP_RETRIED] = {STR_LIT("StepRetried"), FAMILY_STEP, false, false},
     [EVENT_STEP_CORRECTED] = {STR_LIT("StepCorrected"), FAMILY_STEP, false, false},
+    [EVENT_RUN_RECOVERED] = {STR_LIT("RunRecovered"), FAMILY_RUN, false, false},
     [EVENT_SIGNAL_RECEIVED] = {STR_LIT("SignalReceived"), FAMILY_SIGNAL, false, true},
     [EVENT_SIGNAL_PROCESSING_STARTED] = {STR_LIT("SignalProcessingStarted"), FAMILY_SIGNAL, false,
                                          true},

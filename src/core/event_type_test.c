@@ -26,6 +26,7 @@ static const struct { /* NOLINT(clang-analyzer-optin.performance.Padding): colum
     {14, "RunProviderLinked", "RUN_PROVIDER_LINKED", "RUN", false, false},
     {15, "StepRetried", "STEP_RETRIED", "STEP", false, false},
     {16, "StepCorrected", "STEP_CORRECTED", "STEP", false, false},
+    {17, "RunRecovered", "RUN_RECOVERED", "RUN", false, false},
     {20, "SignalReceived", "SIGNAL_RECEIVED", "SIGNAL", false, true},
     {21, "SignalProcessingStarted", "SIGNAL_PROCESSING_STARTED", "SIGNAL", false, true},
     {22, "SignalProcessed", "SIGNAL_PROCESSED", "SIGNAL", false, true},

@@ -292,3 +292,36 @@ TEST_DB(bulk_update_stays_fast_while_the_table_grows) {
     CHECK((clock_mono_ns() - start) / 1000000 < 1500);
     db_close(db);
 }
+
+/* Rows go as strictly as they change: what is not there is an error, and nothing is gone then. */
+TEST_DB(bulk_deletes_lots_of_any_size) {
+    static const struct db_bulk_spec delete_spec = {"item", DB_DELETE, item_cols, 2, 2};
+    static const int64_t sizes[] = {1, 2, 3, 200};
+    struct db *db = open_items(url);
+    struct db_bulk *insert = open_bulk(db, &insert_spec);
+    struct db_bulk *delete = open_bulk(db, &delete_spec);
+    for (size_t k = 0; k < COUNT_OF(sizes); k++) {
+        OK(db_begin(db, true, &err));
+        for (int64_t i = 0; i < sizes[k] + 5; i++)
+            put(insert, i, 1);
+        OK(db_bulk_flush(insert, &err));
+        for (int64_t i = 5; i < sizes[k] + 5; i++) {
+            db_bulk_int(delete, i);
+            db_bulk_text(delete, name_of(i));
+        }
+        OK(db_bulk_flush(delete, &err));
+        OK(db_commit(db, &err));
+        check_items(db, 5, 1);
+        OK(db_exec(db, "DELETE FROM item", &err));
+    }
+    OK(db_begin(db, true, &err));
+    put(insert, 1, 1);
+    OK(db_bulk_flush(insert, &err));
+    db_bulk_int(delete, 99);
+    db_bulk_text(delete, STR("nobody"));
+    status st = db_bulk_flush(delete, &err);
+    if (st == ST_OK) st = db_commit(db, &err);
+    CHECK(st == ST_CONFLICT && strstr(err.msg, "delete from"), "%s", err.msg);
+    db_rollback(db);
+    db_close(db);
+}

@@ -407,7 +407,8 @@ status db_bulk_open(struct db *db, const struct db_bulk_spec *spec, struct db_bu
                     struct error *err) {
     ASSERT(!db->failed);
     ASSERT(spec->ncols >= 1 && spec->ncols <= DB_COLUMNS_MAX);
-    ASSERT(spec->kind == DB_INSERT || (spec->keys >= 1 && spec->keys < spec->ncols));
+    ASSERT(spec->kind != DB_UPDATE || (spec->keys >= 1 && spec->keys < spec->ncols));
+    ASSERT(spec->kind != DB_DELETE || spec->keys == spec->ncols);
     struct db_bulk *made = NULL;
     status st = db->ops->bulk_open(db, spec, &made, err);
     if (st != ST_OK) return fail(db, st);
@@ -473,10 +474,22 @@ void db_bulk_null(struct db_bulk *b) {
     if (cell) cell->kind = DB_CELL_NULL;
 }
 
+const char *db_bulk_verb(enum db_bulk_kind kind) {
+    switch (kind) {
+    case DB_INSERT:
+        return "insert into";
+    case DB_UPDATE:
+        return "update";
+    case DB_DELETE:
+        return "delete from";
+    }
+    return NULL;
+}
+
 size_t db_bulk_rows(const struct db_bulk *b) { return b->ncells / (size_t)b->spec.ncols; }
 
 static status bulk_trouble(const struct db_bulk *b, struct error *err) {
-    const char *verb = b->spec.kind == DB_INSERT ? "insert into" : "update";
+    const char *verb = db_bulk_verb(b->spec.kind);
     if (b->trouble == ST_INVALID)
         return error_set(err, ST_INVALID,
                          "could not %s \"%s\": text for column \"%s\" holds a NUL byte", verb,

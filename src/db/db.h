@@ -95,6 +95,7 @@ enum db_bulk_kind {
     DB_INSERT, /* plain rows; a broken UNIQUE constraint is ST_CONFLICT */
     DB_UPDATE, /* UPDATE t SET the others WHERE the first `keys` columns match; every row must match
                 * one, else ST_CONFLICT. Each row at most once per flush */
+    DB_DELETE, /* DELETE FROM t WHERE all columns match; as strict as DB_UPDATE */
 };
 struct db_bulk_spec {
     const char *table;

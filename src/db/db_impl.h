@@ -112,3 +112,5 @@ int db_sql_shown(const char *sql);
  * `first`. */
 struct buf;
 void db_put_names(struct buf *b, const struct db_bulk_spec *spec, int first);
+/* For messages: "insert into", "update", "delete from". */
+const char *db_bulk_verb(enum db_bulk_kind kind);

@@ -260,7 +260,7 @@ static status check_bulk(const struct pg_db *db, const struct pg_sent *sent, PGr
     if (str_to_int(str_c(pq->PQcmdTuples(result)), &changed) && changed == sent->rows) return ST_OK;
     const struct db_bulk_spec *spec = &sent->bulk->spec;
     return error_set(err, ST_CONFLICT, "could not %s \"%s\" on \"%s\": %lld of %lld rows %s",
-                     spec->kind == DB_INSERT ? "insert into" : "update", spec->table, db->label,
+                     db_bulk_verb(spec->kind), spec->table, db->label,
                      (long long)changed, (long long)sent->rows,
                      spec->kind == DB_INSERT ? "were taken" : "are there");
 }

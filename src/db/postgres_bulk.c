@@ -103,6 +103,20 @@ static void put_update_many(struct buf *b, const struct db_bulk_spec *spec) {
                    spec->cols[i].name, spec->cols[i].name);
 }
 
+static void put_delete_one(struct buf *b, const struct db_bulk_spec *spec) {
+    buf_printf(b, "DELETE FROM %s", spec->table);
+    for (int i = 0; i < spec->keys; i++)
+        buf_printf(b, "%s%s = $%d", i == 0 ? " WHERE " : " AND ", spec->cols[i].name, i + 1);
+}
+
+static void put_delete_many(struct buf *b, const struct db_bulk_spec *spec) {
+    buf_printf(b, "DELETE FROM %s AS t USING ", spec->table);
+    put_unnest(b, spec);
+    for (int i = 0; i < spec->keys; i++)
+        buf_printf(b, "%st.%s = ANY (ARRAY[u.%s])", i == 0 ? " WHERE " : " AND ",
+                   spec->cols[i].name, spec->cols[i].name);
+}
+
 static void put_copy(struct buf *b, const struct db_bulk_spec *spec) {
     buf_printf(b, "COPY %s (", spec->table);
     db_put_names(b, spec, 0);
@@ -134,9 +148,16 @@ status pg_bulk_open(struct db *base, const struct db_bulk_spec *spec, struct db_
     struct pg_db *db = (struct pg_db *)base;
     struct pg_bulk *b = mem_alloc(sizeof *b);
     if (b) {
-        bool insert = spec->kind == DB_INSERT;
-        b->plain_sql = make_sql(insert ? put_insert_one : put_update_one, spec);
-        b->arrays_sql = make_sql(insert ? put_insert_many : put_update_many, spec);
+        static void (*const one[])(struct buf *, const struct db_bulk_spec *) = {
+            [DB_INSERT] = put_insert_one,
+            [DB_UPDATE] = put_update_one,
+            [DB_DELETE] = put_delete_one};
+        static void (*const many[])(struct buf *, const struct db_bulk_spec *) = {
+            [DB_INSERT] = put_insert_many,
+            [DB_UPDATE] = put_update_many,
+            [DB_DELETE] = put_delete_many};
+        b->plain_sql = make_sql(one[spec->kind], spec);
+        b->arrays_sql = make_sql(many[spec->kind], spec);
         b->copy_sql = make_sql(put_copy, spec);
     }
     if (!b || !b->plain_sql || !b->arrays_sql || !b->copy_sql) {

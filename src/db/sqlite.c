@@ -459,6 +459,12 @@ static void put_update(struct buf *b, const struct db_bulk_spec *spec) {
         buf_printf(b, "%s%s = ?%d", i == 0 ? " WHERE " : " AND ", spec->cols[i].name, i + 1);
 }
 
+static void put_delete(struct buf *b, const struct db_bulk_spec *spec) {
+    buf_printf(b, "DELETE FROM %s", spec->table);
+    for (int i = 0; i < spec->keys; i++)
+        buf_printf(b, "%s%s = ?%d", i == 0 ? " WHERE " : " AND ", spec->cols[i].name, i + 1);
+}
+
 static void sqlite_bulk_free(struct db_bulk *base) {
     struct sqlite_bulk *b = (struct sqlite_bulk *)base;
     sqlite3_finalize(b->stmt);
@@ -471,10 +477,9 @@ static status sqlite_bulk_open(struct db *base, const struct db_bulk_spec *spec,
     struct buf sql;
     buf_init(&sql, DB_SQL_BYTES_MAX);
     struct sqlite_bulk *b = mem_alloc(sizeof *b);
-    if (spec->kind == DB_INSERT)
-        put_insert(&sql, spec);
-    else
-        put_update(&sql, spec);
+    void (*const put[])(struct buf *, const struct db_bulk_spec *) = {
+        [DB_INSERT] = put_insert, [DB_UPDATE] = put_update, [DB_DELETE] = put_delete};
+    put[spec->kind](&sql, spec);
     buf_put_char(&sql, '\0');
     status st = ST_OK;
     if (!b || sql.full) {
@@ -512,18 +517,17 @@ static status sqlite_bulk_flush(struct db_bulk *base, struct error *err) {
     const struct db_bulk_spec *spec = &base->spec;
     size_t ncols = (size_t)spec->ncols;
     size_t rows = base->ncells / ncols;
-    bool update = spec->kind == DB_UPDATE;
     status st = ST_OK;
     for (size_t row = 0; row < rows && st == ST_OK; row++) {
         int rc = bulk_row(b->stmt, base->cells + row * ncols, spec->ncols);
         if (rc != SQLITE_OK)
             st = error_set(err, status_of(rc), "could not %s \"%s\" on \"%s\", row %zu of %zu: %s",
-                           update ? "update" : "insert into", spec->table, db->path, row + 1, rows,
+                           db_bulk_verb(spec->kind), spec->table, db->path, row + 1, rows,
                            why(db, rc));
         else if (sqlite3_changes(db->conn) != 1)
             st = error_set(err, ST_CONFLICT, "could not %s \"%s\" on \"%s\", row %zu of %zu: %s",
-                           update ? "update" : "insert into", spec->table, db->path, row + 1, rows,
-                           update ? "it is not there" : "it was not taken");
+                           db_bulk_verb(spec->kind), spec->table, db->path, row + 1, rows,
+                           spec->kind == DB_INSERT ? "it was not taken" : "it is not there");
     }
     sqlite3_clear_bindings(b->stmt); /* they point into the caller's memory */
     return st;

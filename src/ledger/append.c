@@ -422,15 +422,39 @@ static status refuse_all(struct group *g, struct append_request *req, size_t bad
     return ST_OK;
 }
 
+/* *fenced: the node has lost its lease, and every item was refused for that. */
+static status check_claim(struct group *g, struct append_request *req, bool *fenced,
+                          struct error *err) {
+    struct error why = {0};
+    const struct run_claim *claim = req->claim;
+    ASSERT(req->atomic);
+    if (claim->node_no == g->fence_node && claim->epoch == g->fence_epoch) return ST_OK;
+    status st = claim_check(g->l, claim, &why, err);
+    *fenced = st == ST_OK && why.code != ST_OK;
+    if (st == ST_OK && !*fenced) {
+        g->fence_node = claim->node_no;
+        g->fence_epoch = claim->epoch;
+    }
+    for (size_t i = 0; i < req->count && *fenced; i++) {
+        req->results[i] = (struct append_result){0};
+        if (refuse(req, &req->results[i], &why) != ST_OK) return ledger_no_memory(err);
+    }
+    return st;
+}
+
 static status process_request(struct group *g, struct append_request *req, struct error *err) {
     size_t rows_before = g->count;
+    bool fenced = false;
+    status claimed = req->claim ? check_claim(g, req, &fenced, err) : ST_OK;
+    if (claimed != ST_OK || fenced) return claimed;
     for (size_t i = 0; i < req->count; i++) {
         status st = process(g, req, i, err);
         if (st != ST_OK) return st == ST_RETRY && err->code == ST_OK ? ledger_no_memory(err) : st;
         if (req->atomic && req->results[i].code != ST_OK)
             return refuse_all(g, req, i, rows_before, err);
     }
-    return ST_OK;
+    if (!req->claim || g->count == rows_before) return ST_OK; /* all duplicates: it was done then */
+    return claim_queue(g->l, req->claim, g->rows[rows_before].row.run_no, err);
 }
 
 /* ---- writing the group ---- */
@@ -584,6 +608,16 @@ static void log_alerts(const struct group *g) {
     }
 }
 
+/* A finished run has no more events to come: its place in the cache is for one that has. */
+static void drop_finished(struct group *g) {
+    for (size_t i = 0; i < g->count; i++) {
+        struct group_row *r = &g->rows[i];
+        const struct run_head *head = &r->entry->run.head;
+        if (run_is_final(head->status) && head->last_seq == pos_seq(r->row.pos))
+            cache_drop(&g->l->cache, r->entry);
+    }
+}
+
 /* ---- the group ---- */
 
 static status append_once(struct ledger *l, struct append_request *const *reqs, size_t n,
@@ -605,6 +639,7 @@ static status append_once(struct ledger *l, struct append_request *const *reqs, 
     if (st != ST_OK) return st;
     mark_stored(&g);
     log_alerts(&g);
+    drop_finished(&g);
     return ST_OK;
 }
 

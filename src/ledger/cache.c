@@ -75,6 +75,6 @@ void cache_weigh(struct cache *c, struct run_entry *e) {
 }
 
 void cache_trim(struct cache *c) {
-    while (c->oldest && c->bytes > RUN_CACHE_BYTES_MAX)
+    while (c->oldest != c->newest && c->bytes > RUN_CACHE_BYTES_MAX)
         cache_drop(c, c->oldest);
 }

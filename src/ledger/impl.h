@@ -68,7 +68,7 @@ struct run_entry *cache_add(struct cache *c, str run_id);
 void cache_drop(struct cache *c, struct run_entry *e);
 void cache_drop_tenant(struct cache *c, int64_t tenant_no);
 void cache_weigh(struct cache *c, struct run_entry *e); /* after the entry grew */
-void cache_trim(struct cache *c); /* to RUN_CACHE_BYTES_MAX; never inside a group */
+void cache_trim(struct cache *c); /* to RUN_CACHE_BYTES_MAX, or the newest alone; never inside a group */
 
 /* ---- dictionaries ---- */
 
@@ -112,6 +112,7 @@ struct ledger {
     int64_t next_run_no, last_run_no; /* numbers reserved and not used yet */
     int64_t rejections; /* rows in ledger_rejection: no accepted event looks there if it is empty */
     struct db_bulk *ins_event, *ins_run, *ins_state, *upd_state, *ins_step, *upd_step, *ins_alert;
+    struct db_bulk *ins_lease, *upd_lease, *del_lease;
     const struct checkpoint *checkpoint; /* to be stored with the group's event, or NULL */
     bool lot_is_full;                    /* some tenant has a lot to be sealed */
     bool broken; /* the connection or its caches cannot be trusted: reopen before the next use */
@@ -166,6 +167,7 @@ struct group {
     struct group_row *rows;
     size_t count;
     int64_t now_us;
+    int64_t fence_node, fence_epoch; /* checked in this group, and good */
 };
 
 status ledger_no_memory(struct error *err); /* ST_RETRY */
@@ -187,6 +189,13 @@ MUST_CHECK status nodes_lock_tenants(struct ledger *l, struct append_request *co
                                      struct error *err);
 /* Makes sure of numbers for the runs that the group may open. */
 MUST_CHECK status nodes_reserve_run_numbers(struct ledger *l, int64_t wanted, struct error *err);
+
+/* The fence of a request: *why is filled when its node has lost its lease. */
+MUST_CHECK status claim_check(struct ledger *l, const struct run_claim *claim, struct error *why,
+                              struct error *err);
+/* Queues what the claim changes. */
+MUST_CHECK status claim_queue(struct ledger *l, const struct run_claim *claim, int64_t run_no,
+                              struct error *err);
 
 /* ---- shared pieces ---- */
 

@@ -75,12 +75,28 @@ struct append_result {
     struct error *err; /* in the request's arena; NULL on ST_OK */
 };
 
+/* What a node keeps of a run that it carries out (lease.h), changed in the commit of its events. */
+enum claim_act {
+    CLAIM_NONE,  /* only the fence */
+    CLAIM_OPEN,  /* the run is this node's from now on */
+    CLAIM_MOVE,  /* its next wake changed */
+    CLAIM_CLOSE, /* it is finished */
+    CLAIM_POKE,  /* by anybody, no fence: its node must look at it */
+};
+struct run_claim {
+    enum claim_act act;
+    int64_t node_no, epoch; /* the fence: refused with LEASE_LOST unless the node has this epoch */
+    int64_t wake_us;        /* 0: at once; CLAIM_NEVER: only when poked */
+};
+#define CLAIM_NEVER INT64_MAX
+
 struct append_request {
     struct append_item *items;
     size_t count; /* at most BATCH_EVENTS_MAX */
     bool atomic;  /* one bad item refuses them all; else each item stands for itself */
     struct append_result *results; /* `count` of them, the caller's memory */
     struct arena *arena;           /* for the errors */
+    const struct run_claim *claim; /* of the run of items[0], or NULL; needs `atomic` */
 };
 
 /* Commits all requests as one transaction. ST_OK: it is durable, and every result is filled.
@@ -106,6 +122,14 @@ struct event_page {
     size_t count;
 };
 
+struct run_info {
+    int64_t run_no;
+    str run_id, tenant_id, project_id, environment_id, plan_id, plan_version;
+    uuid run_uuid, correlation_id, signal_id;
+    struct run_head head; /* all but pauses and resumes, which come from a replay only */
+    int64_t opened_us, started_us, ended_us, updated_us; /* 0: not yet */
+};
+
 /* Events after a position, at most `limit` (and PAGE_EVENTS_MAX), oldest first. Records live in the
  * arena. */
 MUST_CHECK status ledger_read_run(struct ledger *ledger, str run_id, int64_t after_seq,
@@ -114,6 +138,12 @@ MUST_CHECK status ledger_read_run(struct ledger *ledger, str run_id, int64_t aft
 MUST_CHECK status ledger_read_tenant(struct ledger *ledger, str tenant_id, int64_t after_seq,
                                      size_t limit, struct arena *arena, struct event_page *page,
                                      struct error *err);
+/* Every row of a run after sequence_number `after_seq`, facts included, in order. What the record
+ * points to is borrowed until the call returns; tenant, project and plan ids are not filled. */
+typedef status (*ledger_walk)(void *context, const struct event_record *rec, struct error *err);
+MUST_CHECK status ledger_walk_run(struct ledger *ledger, const struct run_info *run,
+                                  int64_t after_seq, ledger_walk walk, void *context,
+                                  struct error *err);
 /* All events of one trace, by sequence_number; tenant_id STR_NONE searches every tenant. */
 MUST_CHECK status ledger_read_correlation(struct ledger *ledger, str tenant_id, uuid correlation,
                                           int64_t after_seq, size_t limit, struct arena *arena,
@@ -130,13 +160,6 @@ MUST_CHECK status ledger_causes(struct ledger *ledger, uuid event_id, size_t lim
                                 struct arena *arena, struct event_page *page, bool *more,
                                 struct error *err);
 
-struct run_info {
-    int64_t run_no;
-    str run_id, tenant_id, project_id, environment_id, plan_id, plan_version;
-    uuid run_uuid, correlation_id, signal_id;
-    struct run_head head; /* all but pauses and resumes, which come from a replay only */
-    int64_t opened_us, started_us, ended_us, updated_us; /* 0: not yet */
-};
 MUST_CHECK status ledger_find_run(struct ledger *ledger, str run_id, struct arena *arena,
                                   struct run_info *out, struct error *err);
 /* Resolves (provider, workflowId, providerRunId) to the run. tenant_id STR_NONE searches every

@@ -37,6 +37,8 @@ static status record_of(const struct event_row *row, str type_name, struct event
     e->type_name = type_name;
     e->subject = row->subject;
     e->payload = row->payload;
+    e->emitted_ns = row->emitted_ns;
+    e->emitted_digits = (int)row->emitted_digits;
     e->engine_attempt = row->engine_attempt;
     e->logical_attempt = row->logical_attempt;
     memcpy(e->event_id.b, row->event_id.ptr, 16);
@@ -93,6 +95,34 @@ status replay_run(struct ledger *l, struct replay *r, struct error *err) {
             after = er.pos;
             st = reduce_row(r, &er, db_text(q, EVENT_ROW_COUNT), err);
             if (st != ST_OK) break;
+        }
+        db_reset(q);
+    }
+    return st;
+}
+
+status ledger_walk_run(struct ledger *l, const struct run_info *run, int64_t after_seq,
+                       ledger_walk walk, void *context, struct error *err) {
+    struct db_stmt *q = NULL;
+    struct tenant *t = NULL;
+    status st = dict_tenant(l, run->tenant_id, false, &t, err);
+    if (st == ST_OK) st = db_prepare(l->db, REPLAY_SQL, &q, err);
+    if (st != ST_OK) return st;
+    int64_t after = pos_of(t->tenant_no, after_seq);
+    int64_t page = db_is_postgres(l->db) ? REPLAY_PAGE_POSTGRES : INT64_MAX;
+    for (int64_t rows = page; st == ST_OK && rows == page;) {
+        db_bind_int(q, 1, run->run_no);
+        db_bind_int(q, 2, after);
+        db_bind_int(q, 3, page);
+        bool row = false;
+        for (rows = 0; st == ST_OK && (st = db_step(q, &row, err)) == ST_OK && row; rows++) {
+            struct event_row er;
+            struct event_record rec = {0};
+            event_row_read(q, &er);
+            after = er.pos;
+            st = record_of(&er, db_text(q, EVENT_ROW_COUNT), &rec, err);
+            rec.event.run_id = run->run_id;
+            if (st == ST_OK) st = walk(context, &rec, err);
         }
         db_reset(q);
     }

@@ -253,8 +253,26 @@ static status create_v1(struct db *db, struct error *err) {
     return insert_types(db, err);
 }
 
+/* Version 2: who carries out which run (lease.h). Not history: what the engine needs to find its work
+ * again, written in the same commit as the events it follows from. */
+static status create_v2(struct db *db, struct error *err) {
+    static const char leases_sql[] =
+        "CREATE TABLE lease_node(node_no {pk}, name {text} NOT NULL UNIQUE, epoch {int} NOT NULL,"
+        " lease_until_us {int} NOT NULL){postgres: WITH (fillfactor=10)};"
+        /* wake_us: 0 has work under way or due, NULL only a signal wakes it. epoch: of the node, when it last wrote. */
+        "CREATE TABLE lease_run(run_no {pk}, node_no {int} NOT NULL, epoch {int} NOT NULL, wake_us {int},"
+        " poked {int} NOT NULL);"
+        "CREATE INDEX lease_run_due ON lease_run(node_no, wake_us) WHERE wake_us IS NOT NULL;"
+        "CREATE INDEX lease_run_poked ON lease_run(node_no) WHERE poked = 1;"
+        "INSERT INTO ledger_type(type_no, name, snake, family, lifecycle)"
+        " SELECT 17, 'RunRecovered', 'RUN_RECOVERED', 'RUN', 0"
+        " WHERE NOT EXISTS (SELECT 1 FROM ledger_type WHERE type_no = 17 OR name = 'RunRecovered');";
+    return db_exec(db, leases_sql, err);
+}
+
 /* migrations[i] takes a ledger from version i to i + 1. */
-static status (*const migrations[LEDGER_SCHEMA_VERSION])(struct db *, struct error *) = {create_v1};
+static status (*const migrations[LEDGER_SCHEMA_VERSION])(struct db *, struct error *) = {create_v1,
+                                                                                         create_v2};
 
 /* 0 when there is no ledger yet. */
 static status read_version(struct db *db, int64_t *version, struct error *err) {

@@ -3,7 +3,7 @@
 
 #include "db/db.h"
 
-enum { LEDGER_SCHEMA_VERSION = 1 };
+enum { LEDGER_SCHEMA_VERSION = 2 };
 
 /* Creates or migrates, in one transaction. ST_INVALID when the ledger is of a newer version than
  * this program. */

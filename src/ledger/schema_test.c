@@ -36,7 +36,7 @@ TEST_DB(schema_is_made_once) {
     CHECK(schema_migrate(db, &err) == ST_OK, "%s", err.msg);
     CHECK(!db_in_transaction(db));
     CHECK(count(db,
-                "SELECT COUNT(*) FROM ledger_meta WHERE name = 'schema_version' AND value = '1'") ==
+                "SELECT COUNT(*) FROM ledger_meta WHERE name = 'schema_version' AND value = '2'") ==
           1);
     static const char *const views[] = {
         "run_events", "orchestration_events", "runs",          "steps",
@@ -76,7 +76,7 @@ TEST_DB(schema_knows_the_types) {
         CHECK(db_int(q, 3) == info->lifecycle);
         types++;
     }
-    CHECK(types == 29 && count(db, "SELECT COUNT(*) FROM ledger_type WHERE lifecycle = 1") == 11);
+    CHECK(types == 30 && count(db, "SELECT COUNT(*) FROM ledger_type WHERE lifecycle = 1") == 11);
     db_close(db);
 }
 
@@ -87,18 +87,33 @@ TEST_DB(schema_of_another_version_is_refused) {
     struct ledger *l = NULL;
     struct error err = {0};
     CHECK(schema_migrate(db, &err) == ST_OK, "%s", err.msg);
-    exec(db, "UPDATE ledger_meta SET value = '2' WHERE name = 'schema_version'");
+    exec(db, "UPDATE ledger_meta SET value = '99' WHERE name = 'schema_version'");
     CHECK(schema_migrate(db, &err) == ST_INVALID && strcmp(err.reason, "SCHEMA_VERSION") == 0, "%s",
           err.msg);
     CHECK(schema_check(db, &err) == ST_INVALID && strcmp(err.reason, "SCHEMA_VERSION") == 0, "%s",
           err.msg);
     CHECK(ledger_open(url, NULL, &l, &err) == ST_INVALID, "%s", err.msg);
     CHECK(ledger_open_reader(url, &l, &err) == ST_INVALID, "%s", err.msg);
-    CHECK(count(db, "SELECT COUNT(*) FROM ledger_meta WHERE value = '2'") == 1);
+    CHECK(count(db, "SELECT COUNT(*) FROM ledger_meta WHERE value = '99'") == 1);
     exec(db, "UPDATE ledger_meta SET value = 'two' WHERE name = 'schema_version'");
     CHECK(schema_migrate(db, &err) == ST_CORRUPT, "%s", err.msg);
     exec(db, "DELETE FROM ledger_meta WHERE name = 'schema_version'");
     CHECK(schema_check(db, &err) == ST_CORRUPT, "%s", err.msg);
+    db_close(db);
+}
+
+/* A ledger of version 1 had no leases; opening it for writing adds them. */
+TEST_DB(schema_of_version_1_is_migrated) {
+    struct db *db = open_db(url);
+    struct error err = {0};
+    CHECK(schema_migrate(db, &err) == ST_OK, "%s", err.msg);
+    exec(db, "DROP TABLE lease_run");
+    exec(db, "DROP TABLE lease_node");
+    exec(db, "UPDATE ledger_meta SET value = '1' WHERE name = 'schema_version'");
+    CHECK(schema_check(db, &err) == ST_INVALID, "%s", err.msg);
+    CHECK(schema_migrate(db, &err) == ST_OK, "%s", err.msg);
+    CHECK(schema_check(db, &err) == ST_OK, "%s", err.msg);
+    CHECK(count(db, "SELECT COUNT(*) FROM lease_run") == 0);
     db_close(db);
 }
 

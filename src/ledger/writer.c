@@ -43,6 +43,12 @@ static void commit(struct writer *w, struct writer_call **calls, size_t n, size_
     answer(calls, n, st, &err);
 }
 
+static void run_task(struct writer *w, struct writer_call *call) {
+    struct error err = {0};
+    status st = call->task(w->ledger, call->task_context, &err);
+    answer(&call, 1, st, &err);
+}
+
 /* Answers the calls whose stream has failed, and closes the gaps they leave. */
 static size_t drop_failed(struct writer_call **calls, size_t n) {
     size_t kept = 0;
@@ -59,6 +65,7 @@ static size_t drop_failed(struct writer_call **calls, size_t n) {
 static size_t group_size(struct writer_call **calls, size_t n, size_t *items) {
     *items = 0;
     for (size_t i = 0; i < n; i++) {
+        if (calls[i]->task) return i;
         if (*items + calls[i]->request.count > GROUP_EVENTS_MAX) return i;
         *items += calls[i]->request.count;
     }
@@ -75,7 +82,13 @@ static void *run(void *arg) {
         while ((n = drop_failed(calls, n)) > 0) {
             size_t items;
             size_t group = group_size(calls, n, &items);
-            commit(w, calls, group, items);
+            if (group == 0) {
+                ASSERT(calls[0]->task); /* one request always fits */
+                group = 1;
+                run_task(w, calls[0]);
+            } else {
+                commit(w, calls, group, items);
+            }
             calls += group;
             n -= group;
         }

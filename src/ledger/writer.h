@@ -27,6 +27,10 @@ struct writer_call {
     struct error err;
     /* Called on the ledger thread; NULL only inside writer_append(). */
     void (*done)(struct writer_call *call);
+    /* Or, instead of a request: something else to do on the ledger thread, such as renewing a lease.
+     * Its status becomes `code`. */
+    status (*task)(struct ledger *ledger, void *task_context, struct error *err);
+    void *task_context;
     void *context;                /* the caller's */
     struct writer_stream *stream; /* or NULL: this call stands for itself */
 };
