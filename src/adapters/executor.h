@@ -1,0 +1,38 @@
+/* adapters/executor.h: the port to whatever carries out one attempt of one step in this process.
+ *
+ * The engine starts an attempt after its StepStarted is durable and gets exactly one answer, on the
+ * loop thread, through `done`: also after executor_stop(), also when the attempt could not begin.
+ * Nothing is remembered over a restart: the ledger says what was started, and the engine starts it
+ * again. */
+#pragma once
+
+#include "base/arena.h"
+#include "base/error.h"
+#include "base/str.h"
+#include "core/plan.h"
+
+struct executor;
+
+/* One attempt. The engine owns it and keeps it, and all it points to, until `done` returned. */
+struct attempt {
+    const struct plan_step *step;
+    str run_id, tenant_id, project_id, environment_id;
+    int64_t number;     /* logicalAttemptId */
+    str body;           /* the step's own fields as a JSON object, Liquid rendered */
+    int64_t timeout_ms; /* what is left of it; 0: none */
+    /* The answer. ok: `output` is one JSON value (STR_NONE: none). Else a failure: a stable code
+     * (EXIT_CODE, SIGNALLED, TIMEOUT, CANCELLED, SPAWN_FAILED, OUTPUT_NOT_JSON, OUTPUT_TOO_LARGE,
+     * HTTP_STATUS, HTTP_FAILED, URL_NOT_ALLOWED, SECRET_NOT_FOUND ...), a message, and `detail`, a
+     * JSON object with what the type adds (exitCode, signal, status ...) or STR_NONE. All borrowed
+     * until `done` returns. */
+    void (*done)(struct attempt *attempt, bool ok, str output, const char *code, str message,
+                 str detail);
+    void *context;      /* the engine's */
+    void *executor_data; /* the executor's, while the attempt is under way */
+};
+
+/* Begins an attempt; `done` may be called before this returns. */
+void executor_start(struct executor *ex, struct attempt *attempt);
+/* Asks an attempt under way to end soon: SIGTERM, then SIGKILL. Its `done` still comes, with `code`
+ * CANCELLED unless it had ended already. */
+void executor_stop(struct executor *ex, struct attempt *attempt);
