@@ -1,0 +1,165 @@
+/* engine/engine.h: the shell around core: load, decide, append, then act; wake, recover.
+ *
+ * For each run: news (results, signals, timers) -> flow_decide -> one append -> and only when that is
+ * durable the attempts it started are executed, waiters answered, observers told. One append is
+ * under way per run; news that arrives meanwhile waits and travels in the next one.
+ *
+ * A run that only waits is not in memory: its row in lease_run says when to look at it again.
+ * Recovery is no special case: runs of this node with work under way are loaded page by page, and an
+ * attempt that was open is executed again, with the same logicalAttemptId.
+ *
+ * The engine does no I/O: everything goes through its ports, so that a simulator can be the world.
+ * Single-threaded: all calls on the thread that opened it. */
+#pragma once
+
+#include "adapters/executor.h"
+#include "base/metrics.h"
+#include "core/flow.h"
+#include "core/plan_ref.h"
+#include "ledger/lease.h"
+#include "ledger/ledger.h"
+
+struct engine;
+struct engine_run;
+
+/* One append, on its way through the port. */
+struct engine_commit {
+    struct append_request request;
+    struct run_claim claim;
+    status code; /* the answer: ST_OK: see request.results */
+    struct error err;
+    struct engine_run *run;
+    void *port_data; /* the port's */
+};
+
+struct engine_loaded {
+    struct run_info info;
+    bool held;     /* a node has it, */
+    bool ours;     /* this one, */
+    int64_t epoch; /* in this epoch of that node */
+};
+
+struct engine_note { /* what an observer sees of a commit: borrowed */
+    str run_id, tenant_id;
+    const struct flow *flow;
+    const struct flow_event *events;
+    const struct append_result *results;
+    size_t count;
+};
+
+struct engine_ports {
+    void *context;
+    int64_t (*now_us)(void *context);
+    void (*random)(void *context, void *out, size_t n);
+    /* Takes the commit; engine_committed() answers it later, never inside this call. ST_LIMIT: the
+     * queue is full, try again. */
+    status (*append)(void *context, struct engine_commit *commit, struct error *err);
+    /* Finds a run and walks its rows. ST_NOT_FOUND. Strings of *loaded live in the arena. */
+    status (*load)(void *context, str run_id, struct arena *arena, struct engine_loaded *loaded,
+                   struct error *err);
+    status (*walk)(void *context, const struct engine_loaded *loaded, int64_t after_seq,
+                   ledger_walk walk, void *walk_context, struct error *err);
+    status (*due)(void *context, int64_t from_us, int64_t to_us, int64_t after, size_t limit,
+                  struct arena *arena, struct lease_runs *out, struct error *err);
+    /* The plan, checked as T44 says; it lives as long as the engine, which releases it. */
+    status (*plan)(void *context, const struct plan_ref *ref, const struct plan **out,
+                   struct error *err);
+    void (*plan_done)(void *context, const struct plan *plan);
+    /* Runs that are RUNNING or PAUSED now: of the tenant, and of its plan. */
+    status (*active)(void *context, str tenant_id, str plan_id, int64_t *tenant, int64_t *plan,
+                     struct error *err);
+    void (*start)(void *context, struct attempt *attempt);
+    void (*stop)(void *context, struct attempt *attempt);
+    void (*wake_at)(void *context, int64_t us); /* call engine_tick() then, or earlier */
+    void (*observe)(void *context, const struct engine_note *note); /* or NULL */
+    void (*lost)(void *context); /* the lease is lost: everything was dropped. Or NULL */
+};
+
+struct engine_options {
+    struct lease lease;
+    str node;              /* for RunRecovered */
+    str version;           /* of the program */
+    uint32_t settle_max;   /* see flow_now */
+    int64_t tenant_active_max, plan_active_max; /* admission; 0: no limit */
+    bool only_asked;       /* loads no run by itself: only what is started, signalled, looked at */
+    uint32_t resident_max; /* runs kept in memory though they only wait */
+    struct metrics *metrics; /* or NULL */
+};
+
+MUST_CHECK status engine_open(const struct engine_ports *ports,
+                              const struct engine_options *options, struct engine **out,
+                              struct error *err);
+/* Drops all memory. Attempts under way must have been answered (close the executor first). */
+void engine_close(struct engine *engine);
+
+/* Answers a commit. */
+void engine_committed(struct engine *engine, struct engine_commit *commit);
+/* Does what is due: timers, runs to be loaded. Call it at the time asked for by wake_at, and often
+ * enough where another process may poke (PostgreSQL). */
+void engine_tick(struct engine *engine);
+/* Loads runs of this node that have work under way, page by page with each tick, and looks at those
+ * in memory again: at the start, and when the answer of lease_poked() or lease_take_over() is lost. */
+void engine_recover(struct engine *engine);
+/* Looks at this run again: it was poked, or taken over. */
+void engine_look(struct engine *engine, str run_id);
+/* Decides nothing more: before closing, while executors still answer. */
+void engine_halt(struct engine *engine);
+/* The lease is lost: drops every run without another event. */
+void engine_lose(struct engine *engine);
+
+/* ---- operations; `done` is called once, with ST_OK after the commit ---- */
+
+typedef void (*engine_done)(void *context, status code, const struct error *err);
+
+struct start_request {
+    struct plan_ref ref;
+    str tenant_id, project_id, environment_id, run_id; /* run_id STR_NONE: a UUID v4 is made */
+    str adapter;    /* "local" */
+    str parameters; /* JSON object, or STR_NONE */
+    str actor;
+    bool approval; /* queue it until somebody approves */
+};
+/* Starts a run, or finds it: the same run id again with the same plan is no second start. The
+ * answer means that RunStarted (or RunQueued) is durable; `run_id_out` (ID_BYTES_MAX + 1) gets the
+ * id at once. Reasons: those of plan_source, PLAN_VALIDATION_FAILED with the report in the message,
+ * CONTEXT_INVALID, PARAMETERS_INVALID, RUN_ID_TAKEN. */
+void engine_start(struct engine *engine, const struct start_request *request, char *run_id_out,
+                  engine_done done, void *context);
+/* A signal; idempotent on its signal_id. A run of another node answers
+ * RUN_ELSEWHERE: host_post_signal() reaches it. */
+void engine_signal(struct engine *engine, str run_id, const struct signal *signal, str actor,
+                   engine_done done, void *context);
+
+/* ---- tasks for outside workers ---- */
+
+struct task_ref { /* the token of a lease */
+    str run_id, step_id;
+    int64_t attempt, lease;
+};
+struct task {
+    struct task_ref ref;
+    str tenant_id, queue, input; /* JSON */
+    int64_t lease_until_us;
+};
+typedef void (*engine_tasks_done)(void *context, const struct task *tasks, size_t count);
+/* Leases up to `max` tasks of the queue; answers when there is at least one, or at the deadline with
+ * none. */
+struct engine_poll;
+MUST_CHECK status engine_poll(struct engine *engine, str tenant_id, str queue, str worker,
+                              size_t max, int64_t lease_ms, int64_t deadline_us,
+                              engine_tasks_done done, void *context, struct engine_poll **out,
+                              struct error *err);
+/* The poller went away: no answer comes. */
+void engine_poll_cancel(struct engine *engine, struct engine_poll *poll);
+/* Extends the lease. ST_CONFLICT LEASE_LOST: somebody else has the task, or it is over. */
+MUST_CHECK status engine_heartbeat(struct engine *engine, const struct task_ref *ref,
+                                   int64_t lease_ms, int64_t *until_us, struct error *err);
+/* The worker's result. LEASE_LOST as above; a repeated answer of the same lease is ST_OK. */
+void engine_task_done(struct engine *engine, const struct task_ref *ref, bool ok, str output,
+                      str code, str message, engine_done done, void *context);
+
+/* How many runs are in memory, attempts under way, tasks waiting. */
+struct engine_stats {
+    size_t resident, attempts, tasks, polls;
+};
+void engine_stats(const struct engine *engine, struct engine_stats *out);

@@ -1,0 +1,160 @@
+/* engine/impl.h: what the files of engine/ share. */
+#pragma once
+
+#include "base/map.h"
+#include "core/capability.h"
+#include "engine/engine.h"
+
+enum {
+    RECOVER_PAGE = 200,              /* runs loaded in one tick */
+    SCAN_PAGE = 500,                 /* runs whose time has come, loaded in one tick */
+    NEWS_PER_BATCH_MAX = 500,        /* the rest travels in the next one */
+    RETRY_TRIES_MAX = 8,             /* of a commit whose outcome is unknown, before we say so */
+    RESIDENT_DEFAULT = 4096,         /* runs that only wait, kept for their timers' sake */
+    POLL_TASKS_MAX = 1000,           /* leased by one poll */
+    POLLS_MAX = 10000,               /* pollers waiting */
+    LEASE_MS_MAX = 24 * 3600 * 1000, /* of a task, until the worker must say that it lives */
+};
+#define SCAN_EVERY_US ((int64_t)1000 * 1000)
+#define SCAN_AHEAD_US ((int64_t)2000 * 1000)    /* loaded early, so that the timer is exact */
+#define EVICT_AFTER_US ((int64_t)30 * 1000 * 1000) /* a wait longer than this is not kept in memory */
+#define RETRY_AFTER_US ((int64_t)500 * 1000)
+
+enum news_kind { NEWS_LAUNCH, NEWS_RESULT, NEWS_SIGNAL, NEWS_LEASE };
+struct news { /* something that happened outside, on its way into a commit */
+    struct news *next;
+    enum news_kind kind;
+    uint32_t step;
+    int64_t attempt, lease; /* lease 0: an executor's result, not a worker's */
+    bool ok;
+    str output, code, message, detail, actor;
+    struct signal signal;
+    uuid id;
+    struct engine_poll *poll;
+    int64_t lease_ms;
+    engine_done done; /* or NULL */
+    void *context;
+    status verdict; /* ST_OK unless it had no effect: then why */
+    struct error why;
+};
+
+struct engine_attempt {
+    struct attempt attempt;
+    struct engine_run *run; /* NULL: nobody waits for it any more */
+    struct arena arena;
+    uint32_t step;
+    struct engine_attempt *next, **link; /* in the run's list */
+};
+
+struct engine_run {
+    struct engine *eng;
+    str run_id;
+    struct event ids;
+    struct arena arena, batch_arena;
+    const struct plan *plan;
+    struct flow flow;
+    bool has_flow;
+    bool busy;       /* inside drive or its consequences: news waits */
+    bool committing; /* an append is under way */
+    bool claimed;    /* has its row in lease_run */
+    bool recovered;  /* the next batch begins with RunRecovered */
+    bool started;    /* RunStarted is stored */
+    bool stale;      /* another process wrote to the run: read that before deciding */
+    const char *ending_code; /* the plan is gone: the run can only end, with this */
+    str ending_message;
+    int64_t claimed_wake;
+    int64_t engine_attempt;
+    int64_t last_seq; /* of the newest row that we know to be stored */
+    int64_t read_seq; /* up to here every row was read: others may have written between ours */
+    int tries;        /* failed commits in a row */
+    struct news *inbox, **inbox_end;
+    struct news *sent; /* in the commit under way */
+    struct engine_attempt *attempts;
+    struct flow_batch batch;
+    struct engine_commit commit;
+    uuid launch_id;
+    str warnings, report; /* JSON, of a start with warnings */
+    int64_t due_us;       /* in the engine's heap; FLOW_NEVER: not there */
+    uint32_t heap_at;
+    struct engine_run *queued_next; /* waiting for admission */
+    bool is_queued;
+    uint32_t offers; /* entries in task queues */
+};
+
+struct task_entry { /* a task that may be free; looked at again when it is handed out */
+    struct task_entry *next;
+    struct engine_run *run;
+    uint32_t step;
+};
+struct task_queue {
+    str key; /* tenant|queue */
+    struct task_entry *first, **end;
+    struct engine_poll *polls, **polls_end;
+};
+
+struct engine_poll {
+    struct engine_poll *next, **link; /* in its queue's list */
+    struct task_queue *queue;
+    struct engine *eng;
+    str worker;
+    size_t max, leased, pending; /* pending: leases on their way */
+    int64_t lease_ms, deadline_us;
+    engine_tasks_done done;
+    void *context;
+    bool gone;
+    struct task *tasks;
+    struct arena arena;
+    struct engine_poll *all_next, **all_link;
+};
+
+struct engine {
+    struct engine_ports ports;
+    struct engine_options options;
+    struct map runs;
+    struct arena scratch;
+    struct engine_run **heap;
+    uint32_t heap_count, heap_cap;
+    bool recovering;
+    bool recover_again;    /* a run could not be loaded: after this pass, another one */
+    int64_t recover_after; /* run number */
+    int64_t recover_us;    /* not before */
+    int64_t scan_us;
+    struct engine_run *queued, **queued_end; /* in the order of their coming */
+    struct map queues;
+    struct engine_poll *polls;
+    size_t poll_count, attempt_count, task_count;
+    bool lost;
+    struct metric *m_started, *m_finished, *m_steps, *m_commits, *m_failures, *m_recovered;
+};
+
+/* ---- engine.c ---- */
+void run_drive(struct engine_run *r);
+void run_push(struct engine_run *r, struct news *n);
+struct engine_run *engine_resident(struct engine *eng, str run_id);
+struct engine_run *run_new(struct engine *eng, str run_id, struct error *err);
+void run_drop(struct engine_run *r, status code, const struct error *err); /* answers its news */
+/* With a copy of the texts it is given; NULL out of memory. */
+struct news *news_new(enum news_kind kind, str output, str code, str message, str detail,
+                      str actor);
+void engine_arm(struct engine *eng);
+void engine_recover_later(struct engine *eng);
+void run_timer(struct engine_run *r, int64_t due_us);
+
+/* ---- load.c ---- */
+/* Loads a run that is not in memory. *out NULL with ST_OK: it is finished. */
+MUST_CHECK status run_load(struct engine *eng, str run_id, struct engine_run **out,
+                           struct error *err);
+/* Builds the flow again after a commit failed; attempts under way are kept. */
+void run_reload(struct engine_run *r);
+/* Applies the rows that another process added. */
+MUST_CHECK status run_read_newer(struct engine_run *r, struct error *err);
+void run_ensure_attempts(struct engine_run *r);
+
+/* ---- tasks.c ---- */
+void tasks_offer(struct engine_run *r, uint32_t step);
+void tasks_offer_freed(struct engine_run *r); /* those whose lease ran out */
+void tasks_leased(struct engine_run *r, struct news *n);
+void tasks_forget(struct engine_run *r);
+void tasks_deadlines(struct engine *eng, int64_t now_us);
+int64_t tasks_next_deadline(const struct engine *eng);
+void tasks_close(struct engine *eng);

@@ -1,0 +1,384 @@
+/* engine/tasks.c: tasks for outside workers: queues, leases, fencing.
+ *
+ * A task waits in the queue of its tenant and name as long as its step is open and nobody holds it.
+ * Handing it out is a ToolCalled fact, durable before the worker sees the task; its occurrence
+ * number is the fencing number that the worker's answer must carry. An entry in a queue is only a
+ * hint: whether the task is free is asked of the flow when it is handed out. */
+#include "base/json.h"
+#include "base/limits.h"
+#include "engine/impl.h"
+
+static status no_memory(struct error *err) {
+    return error_set(err, ST_RETRY, "engine: out of memory");
+}
+
+static struct task_queue *queue_of(struct engine *eng, str tenant_id, str name) {
+    char mem[2 * ID_BYTES_MAX + 2];
+    struct buf key;
+    buf_init_fixed(&key, mem, sizeof(mem));
+    buf_put(&key, tenant_id);
+    buf_put_char(&key, '|');
+    buf_put(&key, name);
+    struct task_queue *q = map_get(&eng->queues, buf_str(&key));
+    if (q) return q;
+    q = mem_alloc(sizeof(*q) + key.len);
+    if (!q) return NULL;
+    memcpy((char *)(q + 1), mem, key.len);
+    q->key = str_n((char *)(q + 1), key.len);
+    q->end = &q->first;
+    q->polls_end = &q->polls;
+    if (map_put(&eng->queues, q->key, q)) return q;
+    mem_free(q);
+    return NULL;
+}
+
+/* ---- polls ---- */
+
+static void poll_free(struct engine_poll *p) {
+    if (p->link) {
+        *p->link = p->next;
+        if (p->next) p->next->link = p->link;
+        else p->queue->polls_end = p->link;
+    }
+    *p->all_link = p->all_next;
+    if (p->all_next) p->all_next->all_link = p->all_link;
+    p->eng->poll_count--;
+    arena_release(&p->arena);
+    mem_free(p);
+}
+
+static void poll_leave_queue(struct engine_poll *p) {
+    if (!p->link) return;
+    *p->link = p->next;
+    if (p->next) p->next->link = p->link;
+    else p->queue->polls_end = p->link;
+    p->link = NULL;
+    p->next = NULL;
+}
+
+/* At the end of the line: a lease that was promised to it did not come about. */
+static void poll_join_queue(struct engine_poll *p) {
+    struct task_queue *q = p->queue;
+    if (p->link || p->gone) return;
+    p->link = q->polls_end;
+    *q->polls_end = p;
+    q->polls_end = &p->next;
+}
+
+/* Answers when every lease on its way has arrived, and there is something to tell or no time left. */
+static void poll_maybe_answer(struct engine_poll *p, int64_t now_us) {
+    if (p->pending > 0) return;
+    bool late = now_us >= p->deadline_us;
+    if (p->leased == 0 && !late && !p->gone) return;
+    if (!p->gone) p->done(p->context, p->tasks, p->leased);
+    poll_free(p);
+}
+
+/* ---- handing out ---- */
+
+/* The next task that is free now, taken out of the queue; NULL: none. */
+static struct task_entry *next_free(struct task_queue *q, int64_t now_us) {
+    while (q->first) {
+        struct task_entry *e = q->first;
+        q->first = e->next;
+        if (!q->first) q->end = &q->first;
+        e->run->eng->task_count--;
+        e->run->offers--;
+        if (flow_task_is_free(&e->run->flow, e->step, now_us)) return e;
+        mem_free(e);
+    }
+    return NULL;
+}
+
+static void hand_out(struct engine_poll *p, const struct task_entry *e) {
+    struct news *n = news_new(NEWS_LEASE, STR_NONE, STR_NONE, STR_NONE, STR_NONE, STR_NONE);
+    if (!n) return; /* offered again when its turn comes */
+    n->step = e->step;
+    n->poll = p;
+    n->lease_ms = p->lease_ms;
+    p->pending++;
+    run_push(e->run, n);
+}
+
+static void match(struct task_queue *q, int64_t now_us) {
+    while (q->polls && q->first) {
+        struct engine_poll *p = q->polls;
+        if (p->leased + p->pending >= p->max) {
+            poll_leave_queue(p);
+            continue;
+        }
+        struct task_entry *e = next_free(q, now_us);
+        if (!e) return;
+        if (p->leased + p->pending + 1 >= p->max) poll_leave_queue(p);
+        hand_out(p, e);
+        mem_free(e);
+    }
+}
+
+void tasks_offer(struct engine_run *r, uint32_t step) {
+    struct engine *eng = r->eng;
+    struct task_queue *q = queue_of(eng, r->ids.tenant_id, r->plan->steps[step].queue);
+    struct task_entry *e = q ? mem_alloc(sizeof(*e)) : NULL;
+    int64_t now = eng->ports.now_us(eng->ports.context);
+    if (!e) return; /* the lease timer, or a restart, offers it again */
+    if (!flow_task_is_free(&r->flow, step, now)) {
+        mem_free(e);
+        return;
+    }
+    *e = (struct task_entry){.run = r, .step = step};
+    *q->end = e;
+    q->end = &e->next;
+    eng->task_count++;
+    r->offers++;
+    match(q, now);
+}
+
+void tasks_offer_freed(struct engine_run *r) {
+    r->flow.task_freed = false;
+    for (uint32_t i = 0; i < r->plan->step_count; i++) {
+        if (r->flow.steps[i].phase == FLOW_OPEN && r->plan->steps[i].type == PLAN_TASK)
+            tasks_offer(r, i);
+    }
+}
+
+static status fill_task(struct engine_run *r, const struct news *n, struct engine_poll *p,
+                        struct task *t, struct error *err) {
+    const struct plan_step *step = &r->plan->steps[n->step];
+    yyjson_val *root = NULL;
+    str body = STR_NONE;
+    struct json_limits limits = {LIQUID_OUTPUT_MAX, JSON_DEPTH_MAX};
+    status st = flow_render(&r->flow, n->step, &p->arena, &body, err);
+    if (st == ST_OK) st = json_parse(body, limits, &p->arena, &root, err);
+    if (st != ST_OK) return st;
+    yyjson_val *input = json_member(root, "input");
+    *t = (struct task){.ref = {.attempt = n->attempt, .lease = n->lease},
+                       .input = input ? json_text(input, &p->arena) : STR("null"),
+                       .lease_until_us = r->flow.steps[n->step].lease_us};
+    bool ok = t->input.ptr && arena_try_str(&p->arena, r->run_id, &t->ref.run_id) &&
+              arena_try_str(&p->arena, step->id, &t->ref.step_id) &&
+              arena_try_str(&p->arena, r->ids.tenant_id, &t->tenant_id) &&
+              arena_try_str(&p->arena, step->queue, &t->queue);
+    return ok ? ST_OK : no_memory(err);
+}
+
+/* The task cannot even be described: its input's template fails. */
+static void fail_task(struct engine_run *r, const struct news *n, const struct error *why) {
+    const char *code = why->reason ? why->reason : "TEMPLATE_FAILED";
+    struct news *bad = news_new(NEWS_RESULT, STR_NONE, str_c(code), str_c(why->msg), STR_NONE,
+                                STR_NONE);
+    if (!bad) return;
+    bad->step = n->step;
+    bad->attempt = n->attempt;
+    run_push(r, bad);
+}
+
+/* A lease is durable (or was refused): tell the poller. Frees the news. */
+void tasks_leased(struct engine_run *r, struct news *n) {
+    struct engine_poll *p = n->poll;
+    struct engine *eng = r->eng;
+    struct error err = {0};
+    p->pending--;
+    bool leased = n->verdict == ST_OK && r->flow.steps[n->step].phase == FLOW_OPEN &&
+                  (int64_t)r->flow.steps[n->step].leases == n->lease;
+    if (leased) {
+        status st = fill_task(r, n, p, &p->tasks[p->leased], &err);
+        if (st == ST_OK) p->leased++;
+        else fail_task(r, n, &err);
+    }
+    mem_free(n);
+    int64_t now = eng->ports.now_us(eng->ports.context);
+    if (p->pending == 0 && p->leased == 0 && now < p->deadline_us && !p->gone) {
+        poll_join_queue(p);
+        match(p->queue, now);
+        return;
+    }
+    poll_maybe_answer(p, now);
+}
+
+static status check_lease(int64_t lease_ms, struct error *err) {
+    if (lease_ms >= 1 && lease_ms <= LEASE_MS_MAX) return ST_OK;
+    return error_at(err, ST_INVALID, "POLL_INVALID", "/leaseMs",
+                    "a lease must have 1 to %d milliseconds", LEASE_MS_MAX);
+}
+
+status engine_poll(struct engine *eng, str tenant_id, str queue, str worker, size_t max,
+                   int64_t lease_ms, int64_t deadline_us, engine_tasks_done done, void *context,
+                   struct engine_poll **out, struct error *err) {
+    if (max < 1 || max > POLL_TASKS_MAX)
+        return error_at(err, ST_INVALID, "POLL_INVALID", "/max", "max must be 1 to %d",
+                        POLL_TASKS_MAX);
+    if (queue.len < 1 || queue.len > ID_BYTES_MAX || tenant_id.len < 1 ||
+        tenant_id.len > ID_BYTES_MAX)
+        return error_at(err, ST_INVALID, "POLL_INVALID", "/queue",
+                        "tenant and queue must have 1 to %d bytes", ID_BYTES_MAX);
+    if (worker.len < 1 || worker.len > ACTOR_BYTES_MAX)
+        return error_at(err, ST_INVALID, "POLL_INVALID", "/worker",
+                        "a worker's name must have 1 to %d bytes", ACTOR_BYTES_MAX);
+    status st = check_lease(lease_ms, err);
+    if (st != ST_OK) return st;
+    if (eng->poll_count >= POLLS_MAX)
+        return error_at(err, ST_LIMIT, "POLLS_TOO_MANY", "", "%d pollers wait already", POLLS_MAX);
+    struct task_queue *q = queue_of(eng, tenant_id, queue);
+    struct engine_poll *p = q ? mem_alloc(sizeof(*p)) : NULL;
+    if (!p) return no_memory(err);
+    arena_init(&p->arena, 1024, (size_t)256 * 1024 * 1024);
+    *p = (struct engine_poll){.eng = eng,
+                              .queue = q,
+                              .max = max,
+                              .lease_ms = lease_ms,
+                              .deadline_us = deadline_us,
+                              .done = done,
+                              .context = context,
+                              .arena = p->arena};
+    p->tasks = arena_try(&p->arena, max * sizeof(*p->tasks));
+    if (!p->tasks || !arena_try_str(&p->arena, worker, &p->worker)) {
+        arena_release(&p->arena);
+        mem_free(p);
+        return no_memory(err);
+    }
+    p->link = q->polls_end;
+    *q->polls_end = p;
+    q->polls_end = &p->next;
+    p->all_next = eng->polls;
+    p->all_link = &eng->polls;
+    if (p->all_next) p->all_next->all_link = &p->all_next;
+    eng->polls = p;
+    eng->poll_count++;
+    *out = p;
+    match(q, eng->ports.now_us(eng->ports.context));
+    engine_arm(eng);
+    return ST_OK;
+}
+
+void engine_poll_cancel(struct engine *eng, struct engine_poll *p) {
+    p->gone = true;
+    poll_leave_queue(p);
+    poll_maybe_answer(p, eng->ports.now_us(eng->ports.context));
+}
+
+int64_t tasks_next_deadline(const struct engine *eng) {
+    int64_t at = FLOW_NEVER;
+    for (const struct engine_poll *p = eng->polls; p; p = p->all_next) {
+        if (p->pending == 0 && p->deadline_us < at) at = p->deadline_us;
+    }
+    return at;
+}
+
+void tasks_deadlines(struct engine *eng, int64_t now_us) {
+    for (struct engine_poll *p = eng->polls, *next; p; p = next) {
+        next = p->all_next;
+        if (p->deadline_us > now_us) continue;
+        poll_leave_queue(p);
+        poll_maybe_answer(p, now_us);
+    }
+}
+
+/* ---- while a worker has it ---- */
+
+static status find_task(struct engine *eng, const struct task_ref *ref, struct engine_run **run,
+                        uint32_t *step, struct error *err) {
+    struct engine_run *r = engine_resident(eng, ref->run_id);
+    status st = ST_OK;
+    if (!r) {
+        st = run_load(eng, ref->run_id, &r, err);
+        if (st == ST_OK && r) {
+            run_drive(r); /* it may have more to do than this */
+            r = engine_resident(eng, ref->run_id);
+        }
+        if (st == ST_OK && !r)
+            st = error_at(err, ST_CONFLICT, "LEASE_LOST", "", "the run is finished");
+    }
+    if (st == ST_OK && !r->has_flow)
+        st = error_at(err, ST_RETRY, "RUN_LOADING", "", "the run is being loaded: try again");
+    if (st == ST_OK && !r->plan) /* it can only end */
+        st = error_at(err, ST_CONFLICT, "LEASE_LOST", "", "the run has lost its plan");
+    if (st != ST_OK) return st;
+    int64_t i = plan_find(r->plan, ref->step_id);
+    if (i < 0)
+        return error_at(err, ST_NOT_FOUND, "STEP_NOT_FOUND", "", "the run has no step \"%.*s\"",
+                        STR_ARG(ref->step_id));
+    *run = r;
+    *step = (uint32_t)i;
+    return ST_OK;
+}
+
+status engine_heartbeat(struct engine *eng, const struct task_ref *ref, int64_t lease_ms,
+                        int64_t *until_us, struct error *err) {
+    struct engine_run *r = NULL;
+    uint32_t step = 0;
+    status st = check_lease(lease_ms, err);
+    if (st == ST_OK) st = find_task(eng, ref, &r, &step, err);
+    if (st != ST_OK) return st;
+    const struct flow_step *s = &r->flow.steps[step];
+    if (s->phase != FLOW_OPEN || s->attempt != ref->attempt || (int64_t)s->leases != ref->lease ||
+        s->lease_us == 0)
+        return error_at(err, ST_CONFLICT, "LEASE_LOST", "",
+                        "this lease is over: another has the task, or it is finished");
+    *until_us = eng->ports.now_us(eng->ports.context) + lease_ms * 1000;
+    st = flow_extend_lease(&r->flow, step, *until_us, err);
+    if (st == ST_OK) run_timer(r, flow_due(&r->flow));
+    return st;
+}
+
+void engine_task_done(struct engine *eng, const struct task_ref *ref, bool ok, str output, str code,
+                      str message, engine_done done, void *context) {
+    struct engine_run *r = NULL;
+    struct error err = {0};
+    uint32_t step = 0;
+    status st = find_task(eng, ref, &r, &step, &err);
+    struct news *n = NULL;
+    if (st == ST_OK && !(n = news_new(NEWS_RESULT, output, code, message, STR_NONE, STR_NONE)))
+        st = no_memory(&err);
+    if (st != ST_OK) {
+        if (done) done(context, st, &err);
+        return;
+    }
+    n->step = step;
+    n->attempt = ref->attempt;
+    n->lease = ref->lease;
+    n->ok = ok;
+    n->done = done;
+    n->context = context;
+    run_push(r, n);
+}
+
+/* ---- the end ---- */
+
+/* Takes the run's tasks out of every queue. */
+void tasks_forget(struct engine_run *r) {
+    struct map_slot *slot = NULL;
+    if (r->offers == 0) return;
+    for (size_t i = 0; map_next(&r->eng->queues, &i, &slot);) {
+        struct task_queue *q = slot->value;
+        for (struct task_entry **at = &q->first; *at;) {
+            struct task_entry *e = *at;
+            if (e->run != r) {
+                at = &e->next;
+                continue;
+            }
+            *at = e->next;
+            if (!*at) q->end = at;
+            r->eng->task_count--;
+            mem_free(e);
+        }
+    }
+}
+
+void tasks_close(struct engine *eng) {
+    struct map_slot *slot = NULL;
+    for (struct engine_poll *p = eng->polls, *next; p; p = next) {
+        next = p->all_next;
+        p->pending = 0;
+        p->deadline_us = 0;
+        poll_maybe_answer(p, 1);
+    }
+    for (size_t i = 0; map_next(&eng->queues, &i, &slot);) {
+        struct task_queue *q = slot->value;
+        while (q->first) {
+            struct task_entry *e = q->first;
+            q->first = e->next;
+            mem_free(e);
+        }
+        mem_free(q);
+    }
+}

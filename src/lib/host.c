@@ -1,0 +1,629 @@
+#include "lib/host.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include "adapters/local/local.h"
+#include "base/limits.h"
+#include "base/log.h"
+#include "base/os.h"
+#include "base/time.h"
+#include "cairn.h"
+#include "ledger/writer.h"
+
+struct host_commit { /* an append on its way to the ledger thread and back */
+    struct writer_call call;
+    struct engine_commit *commit;
+    struct host *host;
+    struct host_commit *next;
+};
+
+struct host_plan {
+    char hex[SHA256_HEX_LEN];
+    struct plan *plan;
+    struct arena arena;
+    int64_t refs, used; /* used: a clock of uses */
+};
+
+struct host_task { /* something else on the ledger thread; one at a time of each kind */
+    struct writer_call call;
+    struct host *host;
+    bool under_way;
+    void (*after)(struct host_task *task);
+    struct arena arena;
+    struct lease_runs runs;
+    bool take_over;
+};
+
+struct host {
+    struct host_options options;
+    uv_loop_t *loop;
+    bool postgres;
+    struct writer *writer;
+    struct ledger *reader;
+    struct executor *executor;
+    struct engine *engine;
+    struct lease lease;
+    struct arena arena;
+    str node;
+    uv_async_t async;
+    uv_timer_t wake, renew, poke;
+    int open_handles;
+    int64_t armed_us;
+    pthread_mutex_t lock; /* guards done_first and done_end */
+    struct host_commit *done_first, **done_end;
+    struct host_commit *waiting, **waiting_end; /* the ledger's queue was full */
+    struct host_commit *unused;
+    size_t under_way; /* calls at the ledger thread */
+    struct host_task renewal, look;
+    int64_t renewed_us;
+    struct host_plan *plans[HOST_PLANS_MAX];
+    int64_t plan_clock;
+    struct plan_source source;
+    bool closing;
+    int64_t looks;
+};
+
+/* ---- commits ---- */
+
+static void commit_done(struct writer_call *call) { /* on the ledger thread */
+    struct host_commit *c = call->context;
+    struct host *h = c->host;
+    pthread_mutex_lock(&h->lock);
+    c->next = NULL;
+    *h->done_end = c;
+    h->done_end = &c->next;
+    pthread_mutex_unlock(&h->lock);
+    uv_async_send(&h->async);
+}
+
+static struct host_commit *commit_new(struct host *h) {
+    struct host_commit *c = h->unused;
+    if (!c) return mem_alloc(sizeof(*c));
+    h->unused = c->next;
+    return c;
+}
+
+static status port_append(void *context, struct engine_commit *commit, struct error *err) {
+    struct host *h = context;
+    struct host_commit *c = commit_new(h);
+    if (!c) return error_set(err, ST_RETRY, "host: out of memory");
+    *c = (struct host_commit){.commit = commit, .host = h};
+    c->call.request = commit->request;
+    c->call.done = commit_done;
+    c->call.context = c;
+    struct error full;
+    if (!h->waiting && writer_submit(h->writer, &c->call, &full) == ST_OK) {
+        h->under_way++;
+        return ST_OK;
+    }
+    *h->waiting_end = c; /* in order, as soon as there is room: bounded by the runs in memory */
+    h->waiting_end = &c->next;
+    return ST_OK;
+}
+
+static void submit_waiting(struct host *h) {
+    struct error full;
+    while (h->waiting && writer_submit(h->writer, &h->waiting->call, &full) == ST_OK) {
+        h->under_way++;
+        h->waiting = h->waiting->next;
+        if (!h->waiting) h->waiting_end = &h->waiting;
+    }
+}
+
+static void take_done(struct host *h) {
+    pthread_mutex_lock(&h->lock);
+    struct host_commit *list = h->done_first;
+    h->done_first = NULL;
+    h->done_end = &h->done_first;
+    pthread_mutex_unlock(&h->lock);
+    while (list) {
+        struct host_commit *c = list;
+        list = c->next;
+        h->under_way--;
+        if (!c->commit) { /* a task, not an append */
+            struct host_task *t = (struct host_task *)(void *)c->call.task_context;
+            t->call.code = c->call.code;
+            t->call.err = c->call.err;
+            t->under_way = false;
+            c->next = h->unused;
+            h->unused = c;
+            if (!h->closing) t->after(t);
+            continue;
+        }
+        struct engine_commit *commit = c->commit;
+        commit->code = c->call.code;
+        commit->err = c->call.err;
+        c->next = h->unused;
+        h->unused = c;
+        if (!h->closing) engine_committed(h->engine, commit);
+    }
+}
+
+static void on_async(uv_async_t *async) {
+    struct host *h = async->data;
+    take_done(h);
+    submit_waiting(h);
+}
+
+/* ---- tasks on the ledger thread ---- */
+
+static void task_start(struct host_task *t, status (*task)(struct ledger *, void *, struct error *)) {
+    struct host *h = t->host;
+    if (t->under_way || h->closing) return;
+    struct host_commit *c = commit_new(h);
+    struct error err;
+    if (!c) return;
+    *c = (struct host_commit){.host = h};
+    c->call.task = task;
+    c->call.task_context = t;
+    c->call.done = commit_done;
+    c->call.context = c;
+    if (writer_submit(h->writer, &c->call, &err) != ST_OK) {
+        c->next = h->unused;
+        h->unused = c;
+        return;
+    }
+    t->under_way = true;
+    h->under_way++;
+}
+
+static int64_t lease_ms(const struct host *h) {
+    return h->postgres ? HOST_LEASE_MS : HOST_SQLITE_LEASE_MS;
+}
+
+static status do_renew(struct ledger *ledger, void *context, struct error *err) {
+    struct host_task *t = context;
+    return lease_renew(ledger, &t->host->lease, lease_ms(t->host), err);
+}
+
+/* A node that could not renew for so long must think itself dead: others do. */
+static void after_renew(struct host_task *t) {
+    struct host *h = t->host;
+    int64_t now = clock_mono_ns() / 1000;
+    if (t->call.code == ST_OK) h->renewed_us = now;
+    bool lost = t->call.code == ST_CONFLICT ||
+                (h->postgres && now - h->renewed_us > (int64_t)HOST_LEASE_MS * 1000);
+    if (lost) engine_lose(h->engine);
+}
+
+static void on_renew(uv_timer_t *timer) {
+    struct host *h = timer->data;
+    if (h->postgres && clock_mono_ns() / 1000 - h->renewed_us > (int64_t)HOST_LEASE_MS * 1000)
+        engine_lose(h->engine);
+    task_start(&h->renewal, do_renew);
+}
+
+static status do_look(struct ledger *ledger, void *context, struct error *err) {
+    struct host_task *t = context;
+    arena_reset(&t->arena);
+    t->runs = (struct lease_runs){0};
+    if (t->take_over)
+        return lease_take_over(ledger, &t->host->lease, RECOVER_LIMIT, &t->arena, &t->runs, err);
+    return lease_poked(ledger, &t->host->lease, RECOVER_LIMIT, &t->arena, &t->runs, err);
+}
+
+static void after_look(struct host_task *t) {
+    if (t->call.code != ST_OK) {
+        LOG(LOG_WARN, "could not look for work of other nodes",
+            LOG_S("error", str_c(t->call.err.msg)));
+        return;
+    }
+    for (size_t i = 0; i < t->runs.count; i++)
+        engine_look(t->host->engine, t->runs.items[i].run_id);
+}
+
+/* Most often for pokes, now and then for what a dead node left. */
+static void on_poke(uv_timer_t *timer) {
+    struct host *h = timer->data;
+    if (h->look.under_way) return;
+    h->look.take_over = !h->options.only_asked && ++h->looks % 4 == 0;
+    task_start(&h->look, do_look);
+}
+
+/* ---- the other ports ---- */
+
+static int64_t port_now(void *context) {
+    (void)context;
+    return clock_wall_us();
+}
+
+static void port_random(void *context, void *out, size_t n) {
+    (void)context;
+    random_bytes(out, n);
+}
+
+static status port_load(void *context, str run_id, struct arena *arena,
+                        struct engine_loaded *loaded, struct error *err) {
+    struct host *h = context;
+    struct lease owner = {0};
+    status st = ledger_find_run(h->reader, run_id, arena, &loaded->info, err);
+    if (st == ST_OK)
+        st = lease_owner(h->reader, loaded->info.run_no, &loaded->held, &owner, err);
+    loaded->ours = loaded->held && owner.node_no == h->lease.node_no;
+    loaded->epoch = owner.epoch;
+    return st;
+}
+
+static status port_walk(void *context, const struct engine_loaded *loaded, int64_t after_seq,
+                        ledger_walk walk, void *walk_context, struct error *err) {
+    struct host *h = context;
+    return ledger_walk_run(h->reader, &loaded->info, after_seq, walk, walk_context, err);
+}
+
+static status port_due(void *context, int64_t from_us, int64_t to_us, int64_t after, size_t limit,
+                       struct arena *arena, struct lease_runs *out, struct error *err) {
+    struct host *h = context;
+    return lease_due(h->reader, h->lease.node_no, from_us, to_us, after, limit, arena, out, err);
+}
+
+static status port_active(void *context, str tenant_id, str plan_id, int64_t *tenant, int64_t *plan,
+                          struct error *err) {
+    struct host *h = context;
+    status st = lease_active(h->reader, tenant_id, STR_NONE, tenant, err);
+    return st == ST_OK ? lease_active(h->reader, tenant_id, plan_id, plan, err) : st;
+}
+
+static void port_start(void *context, struct attempt *attempt) {
+    struct host *h = context;
+    executor_start(h->executor, attempt);
+}
+
+static void port_stop(void *context, struct attempt *attempt) {
+    struct host *h = context;
+    executor_stop(h->executor, attempt);
+}
+
+static void port_observe(void *context, const struct engine_note *note) {
+    struct host *h = context;
+    h->options.observe(h->options.context, note);
+}
+
+static void port_lost(void *context) {
+    struct host *h = context;
+    if (h->options.lost) h->options.lost(h->options.context);
+}
+
+static void on_wake(uv_timer_t *timer) {
+    struct host *h = timer->data;
+    h->armed_us = INT64_MAX;
+    engine_tick(h->engine);
+}
+
+static void port_wake_at(void *context, int64_t us) {
+    struct host *h = context;
+    int64_t now = clock_wall_us();
+    if (us == FLOW_NEVER || h->closing || us >= h->armed_us) return;
+    h->armed_us = us;
+    /* Never 0: libuv would fire it again before it looks at anything else. */
+    int64_t ms = us <= now ? 1 : (us - now + 999) / 1000;
+    uv_update_time(h->loop);
+    uv_timer_start(&h->wake, on_wake, (uint64_t)ms, 0);
+}
+
+/* ---- plans ---- */
+
+static struct host_plan *plan_slot(struct host *h) {
+    size_t oldest = HOST_PLANS_MAX;
+    for (size_t i = 0; i < HOST_PLANS_MAX; i++) {
+        struct host_plan *p = h->plans[i];
+        if (!p) {
+            p = mem_alloc(sizeof(*p));
+            if (p) arena_init(&p->arena, (size_t)16 * 1024, SIZE_MAX);
+            h->plans[i] = p;
+            return p;
+        }
+        if (p->refs > 0) continue;
+        if (oldest == HOST_PLANS_MAX || p->used < h->plans[oldest]->used) oldest = i;
+    }
+    if (oldest == HOST_PLANS_MAX) return NULL;
+    arena_release(&h->plans[oldest]->arena);
+    return h->plans[oldest];
+}
+
+static status port_plan(void *context, const struct plan_ref *ref, const struct plan **out,
+                        struct error *err) {
+    struct host *h = context;
+    char hex[SHA256_HEX_LEN];
+    hex_encode(ref->sha256, SHA256_LEN, hex);
+    for (size_t i = 0; i < HOST_PLANS_MAX && h->plans[i]; i++) {
+        struct host_plan *p = h->plans[i];
+        if (!p->plan || memcmp(p->hex, hex, sizeof(hex)) != 0) continue;
+        bool same = str_eq(p->plan->plan_id, ref->plan_id) &&
+                    str_eq(p->plan->plan_version, ref->plan_version) &&
+                    str_eq(p->plan->schema_version, ref->schema_version);
+        struct plan_location ignored;
+        struct plan_policy policy = {.guard = h->source.guard,
+                                     .endpoints = h->source.endpoints,
+                                     .endpoint_count = h->source.endpoint_count,
+                                     .local_plans = h->source.plans_folder.ptr != NULL};
+        struct arena scratch;
+        arena_init(&scratch, 1024, (size_t)1024 * 1024);
+        status st = plan_ref_check(ref, clock_wall_us(), &policy, &scratch, &ignored, err);
+        arena_release(&scratch);
+        if (st != ST_OK) return st;
+        if (!same || (ref->size_bytes >= 0 && (size_t)ref->size_bytes != p->plan->bytes))
+            break; /* the source says precisely what differs */
+        p->refs++;
+        p->used = ++h->plan_clock;
+        *out = p->plan;
+        return ST_OK;
+    }
+    struct host_plan *p = plan_slot(h);
+    if (!p)
+        return error_at(err, ST_LIMIT, "PLANS_TOO_MANY", "",
+                        "%d different plans are being carried out already", HOST_PLANS_MAX);
+    p->plan = NULL;
+    status st = plan_source_fetch(&h->source, ref, clock_wall_us(), &p->arena, &p->plan, err);
+    if (st != ST_OK) {
+        p->plan = NULL;
+        arena_release(&p->arena);
+        return st;
+    }
+    memcpy(p->hex, hex, sizeof(hex));
+    p->refs = 1;
+    p->used = ++h->plan_clock;
+    *out = p->plan;
+    return ST_OK;
+}
+
+static void port_plan_done(void *context, const struct plan *plan) {
+    struct host *h = context;
+    for (size_t i = 0; i < HOST_PLANS_MAX && h->plans[i]; i++) {
+        if (h->plans[i]->plan == plan) h->plans[i]->refs--;
+    }
+}
+
+/* ---- opening ---- */
+
+static bool is_postgres(str url) {
+    return str_starts(url, STR("postgresql://")) || str_starts(url, STR("postgres://"));
+}
+
+static str joined(struct host *h, str a, const char *b) {
+    struct buf out;
+    str kept;
+    buf_init(&out, 8192);
+    buf_put(&out, a);
+    buf_put_c(&out, b);
+    kept = arena_str(&h->arena, buf_str(&out));
+    buf_release(&out);
+    return kept;
+}
+
+static void name_node(struct host *h) {
+    char name[256] = "node";
+    h->node = h->options.node.ptr ? arena_str(&h->arena, h->options.node) : STR("local");
+    if (h->options.node.ptr || !h->postgres) return;
+    (void)gethostname(name, sizeof(name) - 1);
+    char pid[32];
+    snprintf(pid, sizeof(pid), ":%d", (int)getpid());
+    h->node = joined(h, str_c(name), pid);
+}
+
+static status open_store(struct host *h, struct error *err) {
+    struct ledger *ledger = NULL;
+    struct ledger_options options = {.validation = LEDGER_REJECT,
+                                     .lock_wait_ms = h->options.lock_wait_ms};
+    status st = ledger_open(h->options.url, &options, &ledger, err);
+    if (st == ST_OK) st = lease_take(ledger, h->node, lease_ms(h), &h->lease, err);
+    if (st != ST_OK) {
+        ledger_close(ledger);
+        return st;
+    }
+    h->renewed_us = clock_mono_ns() / 1000;
+    st = writer_open(ledger, h->options.metrics, &h->writer, err);
+    return st == ST_OK ? ledger_open_reader(h->options.url, &h->reader, err) : st;
+}
+
+static status open_engine(struct host *h, struct error *err) {
+    struct engine_ports ports = {.context = h,
+                                 .now_us = port_now,
+                                 .random = port_random,
+                                 .append = port_append,
+                                 .load = port_load,
+                                 .walk = port_walk,
+                                 .due = port_due,
+                                 .plan = port_plan,
+                                 .plan_done = port_plan_done,
+                                 .active = port_active,
+                                 .start = port_start,
+                                 .stop = port_stop,
+                                 .wake_at = port_wake_at,
+                                 .observe = h->options.observe ? port_observe : NULL,
+                                 .lost = port_lost};
+    struct engine_options options = {.lease = h->lease,
+                                     .node = h->node,
+                                     .version = STR("cairn " CAIRN_VERSION),
+                                     .settle_max = h->options.settle_max,
+                                     .tenant_active_max = h->options.tenant_active_max,
+                                     .plan_active_max = h->options.plan_active_max,
+                                     .only_asked = h->options.only_asked,
+                                     .resident_max = h->options.resident_max,
+                                     .metrics = h->options.metrics};
+    return engine_open(&ports, &options, &h->engine, err);
+}
+
+static void open_handles(struct host *h) {
+    uv_async_init(h->loop, &h->async, on_async);
+    uv_timer_init(h->loop, &h->wake);
+    uv_timer_init(h->loop, &h->renew);
+    uv_timer_init(h->loop, &h->poke);
+    h->async.data = h->wake.data = h->renew.data = h->poke.data = h;
+    h->open_handles = 4;
+}
+
+static void start_timers(struct host *h) {
+    uint64_t renew = h->postgres ? HOST_RENEW_MS : HOST_SQLITE_RENEW_MS;
+    h->renewal = (struct host_task){.host = h, .after = after_renew};
+    h->look = (struct host_task){.host = h, .after = after_look};
+    arena_init(&h->look.arena, 4096, (size_t)16 * 1024 * 1024);
+    uv_timer_start(&h->renew, on_renew, renew, renew);
+    if (h->postgres) uv_timer_start(&h->poke, on_poke, HOST_POKE_MS, HOST_POKE_MS);
+}
+
+status host_open(uv_loop_t *loop, const struct host_options *options, struct host **out,
+                 struct error *err) {
+    struct host *h = mem_alloc(sizeof(*h));
+    if (!h) return error_set(err, ST_RETRY, "host: out of memory");
+    h->options = *options;
+    h->loop = loop;
+    h->postgres = is_postgres(options->url);
+    h->armed_us = INT64_MAX;
+    h->done_end = &h->done_first;
+    h->waiting_end = &h->waiting;
+    pthread_mutex_init(&h->lock, NULL);
+    arena_init(&h->arena, 4096, (size_t)1024 * 1024);
+    h->options.url = arena_str(&h->arena, options->url);
+    h->options.data_dir = arena_str(&h->arena, options->data_dir);
+    h->options.secrets_dir = arena_str(&h->arena, options->secrets_dir);
+    name_node(h);
+    h->source = (struct plan_source){.plans_folder = joined(h, h->options.data_dir, "/plans"),
+                                     .guard = options->guard,
+                                     .endpoints = options->endpoints,
+                                     .endpoint_count = options->endpoint_count};
+    open_handles(h);
+    struct local_options local = {.data_dir = h->options.data_dir,
+                                  .secrets_dir = h->options.secrets_dir,
+                                  .guard = options->guard,
+                                  .kill_grace_ms = options->kill_grace_ms};
+    status st = open_store(h, err);
+    if (st == ST_OK) {
+        int orphans = local_kill_orphans(h->options.data_dir);
+        if (orphans > 0)
+            LOG(LOG_WARN, "killed processes that a dead engine left behind",
+                LOG_N("processes", orphans));
+        st = executor_open_local(loop, &local, &h->executor, err);
+    }
+    if (st == ST_OK) st = open_engine(h, err);
+    if (st != ST_OK) {
+        host_close(h);
+        return st;
+    }
+    start_timers(h);
+    if (!options->only_asked) engine_recover(h->engine);
+    *out = h;
+    return ST_OK;
+}
+
+struct engine *host_engine(struct host *h) { return h->engine; }
+struct ledger *host_reader(struct host *h) { return h->reader; }
+struct writer *host_writer(struct host *h) { return h->writer; }
+
+/* ---- closing ---- */
+
+static status do_release(struct ledger *ledger, void *context, struct error *err) {
+    return lease_release(ledger, context, err);
+}
+
+static void on_closed(uv_handle_t *handle) {
+    struct host *h = handle->data;
+    if (--h->open_handles > 0) return;
+    for (size_t i = 0; i < HOST_PLANS_MAX && h->plans[i]; i++) {
+        arena_release(&h->plans[i]->arena);
+        mem_free(h->plans[i]);
+    }
+    while (h->unused) {
+        struct host_commit *c = h->unused;
+        h->unused = c->next;
+        mem_free(c);
+    }
+    if (h->look.host) arena_release(&h->look.arena);
+    arena_release(&h->arena);
+    pthread_mutex_destroy(&h->lock);
+    mem_free(h);
+}
+
+void host_close(struct host *h) {
+    if (!h) return;
+    h->closing = true;
+    if (h->engine) engine_halt(h->engine);
+    while (h->waiting) { /* never submitted, so never acknowledged */
+        struct host_commit *c = h->waiting;
+        h->waiting = c->next;
+        c->next = h->unused;
+        h->unused = c;
+    }
+    if (h->writer) {
+        struct error ignored;
+        struct writer_call release = {.task = do_release, .task_context = &h->lease};
+        if (writer_append(h->writer, &release, HOST_LEASE_MS, &ignored) != ST_OK)
+            LOG(LOG_WARN, "could not give the lease back", LOG_S("error", str_c(ignored.msg)));
+        writer_close(h->writer); /* every append was answered; nobody listens any more */
+        take_done(h);
+    }
+    executor_close(h->executor);
+    engine_close(h->engine);
+    ledger_close(h->reader);
+    uv_handle_t *handles[] = {(uv_handle_t *)&h->async, (uv_handle_t *)&h->wake,
+                              (uv_handle_t *)&h->renew, (uv_handle_t *)&h->poke};
+    for (size_t i = 0; i < COUNT_OF(handles); i++)
+        uv_close(handles[i], on_closed);
+}
+
+/* ---- from outside ---- */
+
+static status signal_item(const struct run_info *info, const struct signal *signal, str actor,
+                          struct arena *arena, struct append_item *item, struct error *err) {
+    struct event ids = {.run_id = info->run_id,
+                        .tenant_id = info->tenant_id,
+                        .project_id = info->project_id,
+                        .environment_id = info->environment_id,
+                        .plan_id = info->plan_id,
+                        .plan_version = info->plan_version,
+                        .engine_attempt = info->head.engine_attempt};
+    uuid id = signal->signal_id.ptr ? signal_uuid(info->run_id, signal->signal_id) : uuid_v4();
+    char name[UUID_TEXT_LEN];
+    struct buf data;
+    uuid_format(id, name);
+    buf_init(&data, EVENT_BYTES_MAX);
+    signal_json(signal, id, &data);
+    str kept = arena_str(arena, buf_str(&data));
+    str subject = arena_str(arena, str_n(name, sizeof(name)));
+    bool full = data.full;
+    buf_release(&data);
+    if (full) return error_at(err, ST_LIMIT, "SIGNAL_INVALID", "/payload", "too large");
+    status st = ledger_fact(&ids, EVENT_SIGNAL_RECEIVED, subject, 1, kept, item, err);
+    item->actor = actor;
+    return st;
+}
+
+status host_post_signal(struct ledger *ledger, str run_id, const struct signal *given, str actor,
+                        struct error *err) {
+    struct arena arena;
+    struct run_info info;
+    struct append_item item = {0};
+    struct append_result result = {0};
+    struct signal signal = *given;
+    struct run_claim poke = {.act = CLAIM_POKE};
+    arena_init(&arena, 4096, (size_t)4 * 1024 * 1024);
+    status st = signal_validate(&signal, err);
+    if (st == ST_OK) st = ledger_find_run(ledger, run_id, &arena, &info, err);
+    if (st == ST_NOT_FOUND)
+        st = error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "", "there is no run \"%.*s\"",
+                      STR_ARG(run_id));
+    if (st == ST_OK && run_is_final(info.head.status)) {
+        if (signal.kind != SIGNAL_CANCEL)
+            st = error_at(err, ST_CONFLICT, "RUN_FINISHED", "", "the run is %s",
+                          run_status_name(info.head.status));
+        goto out;
+    }
+    if (st == ST_OK) st = signal_item(&info, &signal, actor, &arena, &item, err);
+    if (st == ST_OK) {
+        struct append_request request = {.items = &item,
+                                         .count = 1,
+                                         .atomic = true,
+                                         .results = &result,
+                                         .arena = &arena,
+                                         .claim = &poke};
+        struct append_request *requests[] = {&request};
+        st = ledger_append(ledger, requests, 1, err);
+        if (st == ST_OK && result.code != ST_OK) {
+            *err = *result.err;
+            st = result.code;
+        }
+    }
+out:
+    arena_release(&arena);
+    return st;
+}

@@ -1,0 +1,51 @@
+/* lib/host.h: an engine at work: on a libuv loop, over a ledger, with the local executor.
+ *
+ * The wiring, and nothing else: commits go to the ledger thread and come back through uv_async;
+ * reads use a connection of their own; a timer wakes the engine, another renews the lease. On
+ * PostgreSQL a third looks for runs that other processes poked, or left behind.
+ * Threads: all calls on the loop's thread. */
+#pragma once
+
+#include <uv.h>
+
+#include "core/url_guard.h"
+#include "engine/engine.h"
+#include "engine/plan_source.h"
+
+struct host;
+
+struct host_options {
+    str url;      /* of the ledger */
+    str data_dir; /* workspaces, logs, plans */
+    str node;     /* STR_NONE: "local" on SQLite, host name and process id on PostgreSQL */
+    str secrets_dir;
+    const struct guard *guard; /* for plans and http steps; NULL: no address is allowed. Borrowed */
+    const struct plan_endpoint *endpoints;
+    size_t endpoint_count;
+    int64_t lock_wait_ms;  /* for the SQLite folder */
+    int64_t kill_grace_ms; /* 0: the executor's default */
+    uint32_t settle_max, resident_max;
+    int64_t tenant_active_max, plan_active_max;
+    bool only_asked; /* drive only what is asked for, not every open run of the node */
+    struct metrics *metrics;
+    void (*observe)(void *context, const struct engine_note *note);
+    void (*lost)(void *context); /* the lease is lost, for good */
+    void *context;
+};
+
+enum { HOST_LEASE_MS = 6000, HOST_RENEW_MS = 2000, HOST_SQLITE_LEASE_MS = 30000,
+       HOST_SQLITE_RENEW_MS = 10000, HOST_POKE_MS = 250,
+       HOST_PLANS_MAX = 64, RECOVER_LIMIT = 200 };
+
+MUST_CHECK status host_open(uv_loop_t *loop, const struct host_options *options, struct host **out,
+                            struct error *err);
+struct engine *host_engine(struct host *host);
+struct ledger *host_reader(struct host *host); /* for queries on the loop's thread */
+struct writer *host_writer(struct host *host);
+/* Ends attempts, waits for appends under way, gives the lease back. NULL is fine. */
+void host_close(struct host *host);
+
+/* A signal from a process that drives nothing: recorded, and the run's node is poked. PostgreSQL
+ * only (on SQLite the folder's lock says who may write). */
+MUST_CHECK status host_post_signal(struct ledger *ledger, str run_id, const struct signal *signal,
+                                   str actor, struct error *err);
