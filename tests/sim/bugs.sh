@@ -1,0 +1,78 @@
+#!/bin/bash
+# tests/sim/bugs.sh [BUILD_OF_A_KIND] [NAME_PART]: would the simulator notice?
+#
+# Each patch in tests/sim/bugs plants one plausible mistake into a copy of src/. Only the patched files are compiled
+# again; the rest comes from libcairn.a (build/test unless the first argument says otherwise). Seeds are run until an
+# invariant breaks, an assertion fails, or the program hangs. A mistake that nobody notices within SEEDS is a failure,
+# and so is a patch that no longer applies: then the source has changed, and the patch must follow.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+kind=${1:-build/test}
+part=${2:-}
+SEEDS=${SEEDS:-3000}
+SECONDS_EACH=${SECONDS_EACH:-100}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+flags=(-std=c17 -O1 -g -w -D_GNU_SOURCE -pthread -Iinclude -Itests)
+read -r -a deps <<<"$(sed -n 's/^DEP_CFLAGS := //p' build/deps.mk)"
+read -r -a libs <<<"$(sed -n 's/^DEP_LIBS := //p' build/deps.mk) -ldl -lm"
+rpath=-Wl,-rpath,$PWD/build/deps/usr/lib/$(uname -m)-linux-gnu
+
+[ -f "$kind/libcairn.a" ] || { echo "bugs: there is no $kind/libcairn.a: make it first"; exit 2; }
+gcc "${flags[@]}" -Isrc "${deps[@]}" -c tests/sim/main.c -o "$work/main.o"
+
+# Without a bug there must be nothing to notice.
+gcc -pthread -o "$work/sim" "$work/main.o" "$kind/libcairn.a" "$rpath" "${libs[@]}"
+if ! "$work/sim" 1 "$SEEDS" >"$work/good" 2>&1; then
+    echo "bugs: the sources themselves are broken: $(tail -n 1 "$work/good")"
+    exit 1
+fi
+
+plant() { # PATCH: prints one line, "passed", "failed" or "skipped" first
+    local patch=$1 name dir file objects=() log out rc
+    name=$(basename "$patch" .patch)
+    dir=$work/$name
+    mkdir -p "$dir"
+    cp -r src "$dir/src"
+    if ! log=$(patch -s -p1 -d "$dir" --no-backup-if-mismatch -r - <"$patch" 2>&1); then
+        echo "failed $name: the patch no longer applies: $(tr '\n' ' ' <<<"$log")"
+        return
+    fi
+    while read -r file; do
+        if ! gcc "${flags[@]}" "-I$dir/src" "${deps[@]}" -c "$dir/$file" -o "$dir/$(basename "$file").o" 2>"$dir/log"; then
+            echo "failed $name: $file does not compile: $(head -n 1 "$dir/log")"
+            return
+        fi
+        objects+=("$dir/$(basename "$file").o")
+    done < <(sed -n 's,^+++ b/\([^[:space:]]*\).*,\1,p' "$patch")
+    if ! gcc -pthread -o "$dir/sim" "$work/main.o" "${objects[@]}" "$kind/libcairn.a" "$rpath" "${libs[@]}" 2>"$dir/log"; then
+        echo "failed $name: it does not link: $(head -n 1 "$dir/log")"
+        return
+    fi
+    rc=0
+    out=$(timeout "$SECONDS_EACH" "$dir/sim" 1 "$SEEDS" 2>&1) || rc=$?
+    rm -rf "$dir"
+    case $rc in
+    0) echo "failed $name: nobody noticed in $SEEDS seeds" ;;
+    1) echo "passed $name: $(tail -n 1 <<<"$out" | cut -c 1-150)" ;;
+    124) echo "passed $name: it hangs" ;;
+    134) echo "passed $name: $(tail -n 1 <<<"$out" | cut -c 1-150)" ;; # an assertion
+    139) echo "passed $name: it crashes" ;;
+    *) echo "failed $name: the program could not run: $(tail -n 1 <<<"$out" | cut -c 1-150)" ;;
+    esac
+}
+export -f plant
+export work kind SEEDS SECONDS_EACH rpath
+# Arrays cannot be exported: their words go through text.
+export FLAGS_TEXT="${flags[*]}" DEPS_TEXT="${deps[*]}" LIBS_TEXT="${libs[*]}"
+
+find tests/sim/bugs -name "*$part*.patch" | sort >"$work/list"
+xargs -P "$(nproc)" -I{} bash -c '
+    set -uo pipefail
+    read -r -a flags <<<"$FLAGS_TEXT"; read -r -a deps <<<"$DEPS_TEXT"; read -r -a libs <<<"$LIBS_TEXT"
+    plant "$1"' _ {} <"$work/list" | tee "$work/results" | sed 's/^/  /'
+passed=$(grep -c '^passed' "$work/results" || true)
+failed=$(($(wc -l <"$work/list") - passed))
+echo "bugs: $passed passed, $failed failed, 0 skipped"
+[ "$failed" = 0 ] && [ "$passed" -gt 0 ]
