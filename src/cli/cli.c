@@ -273,5 +273,5 @@ int cli_main(int argc, const char *const *argv) {
     if (st != ST_OK) tell(&cli, &err);
     out_release(&cli.out);
     arena_release(&cli.arena);
-    return st == ST_OK ? 0 : cli_exit_code(&err);
+    return st == ST_OK ? cli.exit_code : cli_exit_code(&err);
 }

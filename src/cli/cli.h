@@ -21,12 +21,17 @@ struct cli {
     bool colour;       /* on standard output */
     struct out out;
     struct arena arena; /* lives as long as the command */
+    int exit_code;      /* of a command that worked: 0, or what it has to tell */
 };
+
+/* How a run ended, as the exit code of the command that waited for it. */
+enum { EXIT_RUN_FAILED = 10, EXIT_RUN_CANCELLED = 11, EXIT_INTERRUPTED = 130 };
 
 enum command_trait {
     USES_LEDGER = 1,  /* takes --data and --db */
     STREAMS = 2,      /* ndjson is the default unless standard output is a terminal */
     WORD_IS_PATH = 4, /* its words are any bytes; of other commands UTF-8 */
+    USES_FOLDER = 8,  /* needs the data folder also when the ledger is on PostgreSQL */
 };
 struct command {
     const char *noun, *verb; /* verb "" for a command of one word */
@@ -44,10 +49,12 @@ struct command {
 
 extern const struct command commands[];
 extern const size_t command_count;
-/* By its words; NULL if there is none. *used tells how many of the words name it. */
+/* By its words; NULL if there is none. *used tells how many of the words name it. A noun may be a
+ * command, too (`cairn run PLAN`): its row stands after those of its verbs. */
 const struct command *command_find(const str *words, size_t count, size_t *used);
 /* Whether `word` begins the name of a command. */
 bool command_is_noun(str word);
+bool command_has_verbs(str noun);
 uint64_t command_options(const struct command *c); /* all of them, the common ones included */
 
 /* ---- cli.c ---- */
@@ -80,6 +87,9 @@ void put_member_time(struct buf *out, const char *name, int64_t us); /* null for
 /* The address that --db, --data and the environment name; in cli->arena. */
 MUST_CHECK status store_url(struct cli *cli, str *url, struct error *err);
 bool store_is_postgres(str url);
+str store_folder(const struct cli *cli); /* --data, else CAIRN_DATA, else ./cairn-data */
+/* --wait, in milliseconds. */
+MUST_CHECK status store_wait_ms(struct cli *cli, int64_t *ms, struct error *err);
 str store_shown(struct cli *cli, str url); /* without its password */
 /* For queries; for appending, which makes a missing ledger; for changing one that must be there.
  * The caller ends each with ledger_close(). */
@@ -104,6 +114,27 @@ status cmd_ledger_types(struct cli *cli, struct error *err);
 status cmd_run_list(struct cli *cli, struct error *err);
 status cmd_run_show(struct cli *cli, struct error *err);
 status cmd_run_resolve(struct cli *cli, struct error *err);
+status cmd_run_plan(struct cli *cli, struct error *err);
+status cmd_run_pause(struct cli *cli, struct error *err);
+status cmd_run_resume(struct cli *cli, struct error *err);
+status cmd_run_cancel(struct cli *cli, struct error *err);
+status cmd_run_retry(struct cli *cli, struct error *err);
+status cmd_run_approve(struct cli *cli, struct error *err);
+status cmd_run_reject(struct cli *cli, struct error *err);
+status cmd_run_signal(struct cli *cli, struct error *err);
+status cmd_plan_validate(struct cli *cli, struct error *err);
+status cmd_plan_graph(struct cli *cli, struct error *err);
+status cmd_plan_schema(struct cli *cli, struct error *err);
+status cmd_plan_ref(struct cli *cli, struct error *err);
+status cmd_plan_put(struct cli *cli, struct error *err);
+status cmd_plan_capabilities(struct cli *cli, struct error *err);
+status cmd_template_render(struct cli *cli, struct error *err);
+status cmd_explain(struct cli *cli, struct error *err);
+status cmd_run_steps(struct cli *cli, struct error *err);
+status cmd_run_logs(struct cli *cli, struct error *err);
+status cmd_run_watch(struct cli *cli, struct error *err);
+status cmd_serve(struct cli *cli, struct error *err);
+status cmd_selftest(struct cli *cli, struct error *err);
 status cmd_doctor(struct cli *cli, struct error *err);
 status cmd_version(struct cli *cli, struct error *err);
 status cmd_help(struct cli *cli, struct error *err);

@@ -2,6 +2,8 @@
 #include "cli/cli.h"
 
 #define B(opt) OPT_BIT(OPT_##opt)
+#define ENGINE_OPTIONS (B(SECRETS) | B(ALLOW) | B(WAIT)) /* of whoever carries out steps */
+#define SIGNAL_OPTIONS (B(REASON) | B(SIGNAL_ID) | B(ACTOR) | B(WAIT))
 
 const struct command commands[] = {
     {"ledger", "append", "[FILE|-]", 0, 1, USES_LEDGER | STREAMS | WORD_IS_PATH,
@@ -64,6 +66,97 @@ const struct command commands[] = {
      B(PROVIDER) | B(WORKFLOW) | B(PROVIDER_RUN) | B(TENANT),
      B(PROVIDER) | B(WORKFLOW) | B(PROVIDER_RUN), cmd_run_resolve,
      "find the run that a provider knows by its own ids", ""},
+    {"run", "steps", "RUN", 1, 1, USES_LEDGER, 0, 0, cmd_run_steps,
+     "show the steps of a run: state, attempt, times, failure", ""},
+    {"run", "logs", "RUN [STEP]", 1, 2, USES_LEDGER | USES_FOLDER, B(ATTEMPT), 0, cmd_run_logs,
+     "show what the programs of a run's steps have written",
+     "All attempts, or the one of --attempt. Of one step and attempt the bytes as they are; else "
+     "each line with its step,\n"
+     "\" | \" for standard output and \" ! \" for standard error. The files are in the data "
+     "folder."},
+    {"run", "watch", "RUN", 1, 1, USES_LEDGER, B(QUIET), 0, cmd_run_watch,
+     "show a run as it happens, whoever carries it out",
+     "Ends with the run; output and exit code are then those of \"cairn run PLAN\"."},
+    {"run", "pause", "RUN", 1, 1, USES_LEDGER | USES_FOLDER, SIGNAL_OPTIONS, 0, cmd_run_pause,
+     "let a run finish what it has begun, and start nothing more",
+     "Steps that run go on to their end; timers start no new work until \"cairn run resume\"."},
+    {"run", "resume", "[RUN]", 0, 1, USES_LEDGER | USES_FOLDER,
+     SIGNAL_OPTIONS | ENGINE_OPTIONS | B(ALL) | B(QUIET), 0, cmd_run_resume,
+     "go on with a run that is paused, or was interrupted",
+     "A PAUSED run is told to go on. A run that nobody carries out, because its process ended, is "
+     "carried out in this\n"
+     "one until it ends; output and exit code are those of \"cairn run PLAN\". --all goes on with "
+     "every open run of the\n"
+     "data folder until what is left waits for people."},
+    {"run", "cancel", "RUN", 1, 1, USES_LEDGER | USES_FOLDER, SIGNAL_OPTIONS, 0, cmd_run_cancel,
+     "end a run: what runs is stopped, nothing more starts",
+     "Processes get SIGTERM and, five seconds later, SIGKILL. Cancelling a finished run changes "
+     "nothing."},
+    {"run", "retry", "RUN STEP", 2, 2, USES_LEDGER | USES_FOLDER, SIGNAL_OPTIONS, 0, cmd_run_retry,
+     "try a failed step again, now",
+     "As long as the run is open and nothing was done on the strength of the failure."},
+    {"run", "approve", "RUN [STEP]", 1, 2, USES_LEDGER | USES_FOLDER, SIGNAL_OPTIONS | B(PAYLOAD),
+     0, cmd_run_approve, "let a run, or its approval step, go on",
+     "STEP is needed where several wait."},
+    {"run", "reject", "RUN [STEP]", 1, 2, USES_LEDGER | USES_FOLDER, SIGNAL_OPTIONS | B(PAYLOAD), 0,
+     cmd_run_reject, "refuse an approval",
+     "A run that waits for approval is cancelled; a step fails with APPROVAL_REJECTED."},
+    {"run", "signal", "RUN NAME", 2, 2, USES_LEDGER | USES_FOLDER, SIGNAL_OPTIONS | B(PAYLOAD), 0,
+     cmd_run_signal, "send a named signal, for a step of type wait",
+     "Kept until a step waits for it. The payload becomes the step's output."},
+    {"run", "", "PLAN|-", 1, 1, USES_LEDGER | USES_FOLDER | WORD_IS_PATH,
+     ENGINE_OPTIONS | B(INPUT) | B(RUN_ID) | B(TENANT) | B(PROJECT) | B(ENVIRONMENT) | B(ACTOR) |
+         B(APPROVAL) | B(QUIET),
+     0, cmd_run_plan, "carry out a plan until it ends",
+     "PLAN is a file with a plan (JSON, comments allowed), or with a reference to one: an object "
+     "with uri and sha256.\n"
+     "Progress goes to standard error, the result to standard output; -o json prints one "
+     "document.\n"
+     "The same --run-id again never starts a run twice: an open run is gone on with, of a finished "
+     "one the result is\n"
+     "printed. --input NAME=VALUE gives a parameter: JSON if it reads as JSON and the plan does "
+     "not "
+     "ask for a string.\n"
+     "When another process holds the data folder the run is carried out there, and watched from "
+     "here.\n"
+     "Ctrl-C ends politely: the run stays open. A second one ends at once.\n"
+     "Exit code 0 if the run COMPLETED, 10 if it FAILED, 11 if it was CANCELLED, 130 when "
+     "interrupted.\n"
+     "A plan file named like a command is written ./list."},
+    {"plan", "validate", "FILE|-", 1, 1, WORD_IS_PATH, 0, 0, cmd_plan_validate,
+     "check a plan, and say all that is wrong with it",
+     "Each problem is FILE:LINE:COLUMN: CODE /pointer message. Also tells whether the adapter can "
+     "do what the plan needs."},
+    {"plan", "graph", "FILE|-", 1, 1, WORD_IS_PATH, 0, 0, cmd_plan_graph,
+     "show the steps and what depends on what",
+     "In the language of Graphviz: cairn plan graph plan.json | dot -Tsvg. -o json gives nodes and "
+     "edges."},
+    {"plan", "schema", "", 0, 0, 0, 0, 0, cmd_plan_schema,
+     "print the JSON Schema of the plan language", ""},
+    {"plan", "ref", "FILE|-", 1, 1, WORD_IS_PATH, B(URI), 0, cmd_plan_ref,
+     "print the reference of a plan: uri, sha256, size, ids", ""},
+    {"plan", "put", "FILE|-", 1, 1, WORD_IS_PATH, B(DATA), 0, cmd_plan_put,
+     "keep a plan in the data folder, and print its reference",
+     "The reference, plan:sha256:..., is known in that folder only."},
+    {"plan", "capabilities", "", 0, 0, 0, 0, 0, cmd_plan_capabilities,
+     "list what plans may require, and which adapter can do it", ""},
+    {"template", "render", "TEMPLATE|-", 1, 1, WORD_IS_PATH, B(CONTEXT), 0, cmd_template_render,
+     "render a Liquid template, to try one", ""},
+    {"serve", "", "", 0, 0, USES_LEDGER | USES_FOLDER,
+     ENGINE_OPTIONS | B(NODE) | B(MAX_RUNS_PER_TENANT) | B(MAX_RUNS_PER_PLAN), 0, cmd_serve,
+     "carry out all open runs, until ended",
+     "Says on standard error when it is ready. SIGTERM or SIGINT end it: what runs is stopped and "
+     "goes on with the\n"
+     "next start. Several may share a PostgreSQL ledger; one takes over from another that died."},
+    {"explain", "", "RUN", 1, 1, USES_LEDGER, 0, 0, cmd_explain,
+     "say why a run waits, on whom, since when, and when it wakes", ""},
+    {"selftest", "", "", 0, 0, 0, B(SEED) | B(SEEDS), 0, cmd_selftest,
+     "try the engine in simulated worlds full of faults",
+     "Each seed is a world: crashes, lost and repeated replies, slow disks, dying workers, two "
+     "nodes. "
+     "The same seed is\n"
+     "the same world, with the same hash of all that happened. 1000 seeds unless --seed or --seeds "
+     "say otherwise."},
     {"event", "key", "", 0, 0, 0,
      B(RUN_ID) | B(STEP_ID) | B(ATTEMPT) | B(TYPE) | B(PLAN_ID) | B(PLAN_VERSION) | B(PREIMAGE),
      B(RUN_ID) | B(ATTEMPT) | B(TYPE) | B(PLAN_ID) | B(PLAN_VERSION), cmd_event_key,
@@ -96,6 +189,13 @@ const struct command *command_find(const str *words, size_t count, size_t *used)
 bool command_is_noun(str word) {
     for (size_t i = 0; i < command_count; i++) {
         if (str_eq(str_c(commands[i].noun), word)) return true;
+    }
+    return false;
+}
+
+bool command_has_verbs(str noun) {
+    for (size_t i = 0; i < command_count; i++) {
+        if (str_eq(str_c(commands[i].noun), noun) && commands[i].verb[0]) return true;
     }
     return false;
 }

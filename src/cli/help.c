@@ -2,12 +2,15 @@
 #include "cairn.h"
 #include "cli/cli.h"
 #include "core/event_type.h"
+#include "engine/status.h"
 #include "ledger/schema.h"
 
 static const char exit_codes[] =
     "Exit codes: 0 done, 1 input was refused, 2 wrong usage, 3 not found, 4 conflict, 5 a limit "
     "was reached,\n"
-    "6 unavailable now (try again), 8 the ledger is damaged, 70 internal error.\n";
+    "6 unavailable now (try again), 8 the ledger is damaged, 70 internal error. Of a run: 10 it "
+    "failed, 11 it was\n"
+    "cancelled, 130 interrupted.\n";
 
 static void put_padded(struct buf *out, str text, size_t width) {
     buf_put(out, text);
@@ -34,8 +37,8 @@ static void put_command_line(const struct command *c, struct buf *out) {
 
 static void help_all(struct buf *out, str noun) {
     if (!noun.ptr)
-        buf_put_c(out, "cairn: a durable, append-only ledger of workflow runs\n\nusage: cairn "
-                       "COMMAND [OPTIONS]\n\n");
+        buf_put_c(out, "cairn: runs plans durably, and keeps their history in an append-only "
+                       "ledger\n\nusage: cairn COMMAND [OPTIONS]\n\n");
     for (size_t i = 0; i < command_count; i++) {
         if (!noun.ptr || str_eq(str_c(commands[i].noun), noun)) put_command_line(&commands[i], out);
     }
@@ -86,9 +89,13 @@ status help_write(const str *words, size_t count, struct buf *out, struct error 
     const struct command *c = command_find(words, count, &used);
     if (count == 0)
         help_all(out, STR_NONE);
-    else if (c && used == count)
+    else if (c && used == count) {
         help_command(c, out);
-    else if (count == 1 && command_is_noun(words[0]))
+        if (used == 1 && command_has_verbs(words[0])) {
+            buf_put_char(out, '\n');
+            help_all(out, words[0]);
+        }
+    } else if (count == 1 && command_is_noun(words[0]))
         help_all(out, words[0]);
     else if (count == 1)
         return cli_usage(err, "there is no command \"%.*s\"", STR_ARG(words[0]));
@@ -115,12 +122,15 @@ static void put_verbs(struct buf *out) {
     for (size_t i = 0; i < command_count; i++) {
         if (i > 0 && strcmp(commands[i].noun, commands[i - 1].noun) == 0) continue;
         if (!commands[i].verb[0]) continue;
+        bool takes_file = false; /* the noun alone is a command, too, and its word a path */
         buf_printf(out, "        %s) words='", commands[i].noun);
         for (size_t k = i; k < command_count && strcmp(commands[k].noun, commands[i].noun) == 0;
              k++) {
-            buf_printf(out, "%s%s", k > i ? " " : "", commands[k].verb);
+            buf_printf(out, "%s%s", k > i && commands[k].verb[0] ? " " : "", commands[k].verb);
+            takes_file = takes_file || !commands[k].verb[0];
         }
-        buf_put_c(out, "' ;;\n");
+        buf_printf(out, "'%s ;;\n",
+                   takes_file ? "; COMPREPLY=($(compgen -f -- \"$current\"))" : "");
     }
 }
 
@@ -145,7 +155,7 @@ status cmd_completion(struct cli *cli, struct error *err) {
         "    -o|--output) words='table json ndjson' ;;\n"
         "    --validation) words='reject record' ;;\n"
         "    --status) words='PENDING APPROVED RUNNING PAUSED COMPLETED FAILED CANCELLED' ;;\n"
-        "    --data) COMPREPLY=($(compgen -d -- \"$current\")); return ;;\n"
+        "    --data|--secrets) COMPREPLY=($(compgen -d -- \"$current\")); return ;;\n"
         "    esac\n"
         "    if [ -n \"$words\" ]; then :\n"
         "    elif [ \"$COMP_CWORD\" = 1 ]; then words='");
@@ -165,7 +175,7 @@ status cmd_completion(struct cli *cli, struct error *err) {
     buf_put_c(out, "        esac\n"
                    "    else COMPREPLY=($(compgen -f -- \"$current\")); return\n"
                    "    fi\n"
-                   "    COMPREPLY=($(compgen -W \"$words\" -- \"$current\"))\n"
+                   "    COMPREPLY+=($(compgen -W \"$words\" -- \"$current\"))\n"
                    "}\n"
                    "complete -F _cairn cairn\n");
     return ST_OK;
@@ -177,13 +187,15 @@ status cmd_version(struct cli *cli, struct error *err) {
     UNUSED(err);
     struct buf *out = &cli->out.buf;
     if (cli->format == OUT_TABLE) {
-        buf_printf(out, "cairn %s\nrun events contract %s\nledger schema %d\n", CAIRN_VERSION,
-                   RUN_EVENTS_CONTRACT_VERSION, LEDGER_SCHEMA_VERSION);
+        buf_printf(out, "cairn %s\nrun events contract %s\nengine contract %s\nledger schema %d\n",
+                   CAIRN_VERSION, RUN_EVENTS_CONTRACT_VERSION, ENGINE_CONTRACT_VERSION,
+                   LEDGER_SCHEMA_VERSION);
         return ST_OK;
     }
     buf_put_char(out, '{');
     put_member(out, "version", str_c(CAIRN_VERSION));
     put_member(out, "contractVersion", str_c(RUN_EVENTS_CONTRACT_VERSION));
+    put_member(out, "engineContractVersion", str_c(ENGINE_CONTRACT_VERSION));
     put_member_int(out, "schemaVersion", LEDGER_SCHEMA_VERSION);
     buf_put_c(out, "}\n");
     return ST_OK;

@@ -8,50 +8,74 @@
 static_assert(OPT_COUNT <= 64, "a command's options are bits of one number");
 
 static const struct opt_info infos[OPT_COUNT] = {
-    [OPT_HELP] = {"help", NULL, "explain the command", 'h', false},
+    [OPT_HELP] = {"help", NULL, "explain the command", 'h', 0},
     [OPT_OUTPUT] = {"output", "FORMAT", "table, json (one document) or ndjson (one object a line)",
-                    'o', false},
+                    'o', 0},
     [OPT_DATA] = {"data", "DIR", "folder of the SQLite ledger; $CAIRN_DATA, else ./cairn-data", 0,
-                  true},
-    [OPT_DB] = {"db", "URL", "postgresql://... instead of a folder; $CAIRN_DB", 0, false},
+                  IS_PATH},
+    [OPT_DB] = {"db", "URL", "postgresql://... instead of a folder; $CAIRN_DB", 0, 0},
     [OPT_ACCEPT_V1_UNTIL] = {"accept-v1-until", "TIME",
-                             "also take version 1 events, from before this instant", 0, false},
-    [OPT_ACTOR] = {"actor", "NAME", "who appends: stored with every event", 0, false},
-    [OPT_AFTER] = {"after", "SEQ", "only events after this sequenceNumber of the tenant", 0, false},
-    [OPT_AT] = {"at", "RUNSEQ", "the state right after this event of the run", 0, false},
-    [OPT_ATTEMPT] = {"attempt", "N", "logicalAttemptId", 0, false},
-    [OPT_BEFORE] = {"before", "CURSOR", "go on after the run with this cursor", 0, false},
-    [OPT_CORRELATION] = {"correlation", "UUID", "the events of one trace", 0, false},
-    [OPT_ENVIRONMENT] = {"environment", "ID", "only this environment", 0, false},
+                             "also take version 1 events, from before this instant", 0, 0},
+    [OPT_ACTOR] = {"actor", "NAME", "who does it: stored with every event", 0, 0},
+    [OPT_AFTER] = {"after", "SEQ", "only events after this sequenceNumber of the tenant", 0, 0},
+    [OPT_ALL] = {"all", NULL, "all open runs", 0, 0},
+    [OPT_ALLOW] =
+        {"allow", "RULE",
+         "where plans and http steps may reach: https://HOST[/PATH], s3://BUCKET; repeats", 0,
+         REPEATS},
+    [OPT_APPROVAL] = {"approval", NULL, "wait for \"cairn run approve\" before the first step", 0,
+                      0},
+    [OPT_AT] = {"at", "RUNSEQ", "the state right after this event of the run", 0, 0},
+    [OPT_ATTEMPT] = {"attempt", "N", "logicalAttemptId", 0, 0},
+    [OPT_BEFORE] = {"before", "CURSOR", "go on after the run with this cursor", 0, 0},
+    [OPT_CONTEXT] = {"context", "FILE", "JSON object with the variables; - is standard input", 0,
+                     IS_PATH},
+    [OPT_CORRELATION] = {"correlation", "UUID", "the events of one trace", 0, 0},
+    [OPT_ENVIRONMENT] = {"environment", "ID", "the environment; \"default\" for a new run", 0, 0},
     [OPT_FOLLOW] = {"follow", NULL, "wait for new events and print them, until interrupted", 'f',
-                    false},
-    [OPT_GROUP] = {"group", "N", "at most so many events in one commit (1 to 4096)", 0, false},
-    [OPT_INCONSISTENT] = {"inconsistent", NULL, "only runs that are marked INCONSISTENT", 0, false},
-    [OPT_LIMIT] = {"limit", "N", "at most so many", 'n', false},
-    [OPT_PLAN] = {"plan", "ID", "only runs of this plan", 0, false},
-    [OPT_PLAN_ID] = {"plan-id", "ID", "planId", 0, false},
-    [OPT_PLAN_VERSION] = {"plan-version", "VERSION", "planVersion", 0, false},
-    [OPT_PREIMAGE] = {"preimage", NULL, "print what is hashed instead of the key", 0, false},
-    [OPT_PROJECT] = {"project", "ID", "only this project", 0, false},
-    [OPT_PROVIDER] = {"provider", "NAME", "who executes the run, such as temporal", 0, false},
-    [OPT_PROVIDER_RUN] = {"provider-run", "ID", "the provider's id of the run", 0, false},
-    [OPT_QUIET] = {"quiet", NULL, "no progress and no summary", 'q', false},
-    [OPT_RUN] = {"run", "RUN", "only this run", 0, false},
-    [OPT_RUN_ID] = {"run-id", "ID", "runId", 0, false},
+                    0},
+    [OPT_GROUP] = {"group", "N", "at most so many events in one commit (1 to 4096)", 0, 0},
+    [OPT_INCONSISTENT] = {"inconsistent", NULL, "only runs that are marked INCONSISTENT", 0, 0},
+    [OPT_INPUT] = {"input", "NAME=VALUE",
+                   "a parameter of the plan; @FILE.json for an object of them; repeats", 0,
+                   IS_PATH | REPEATS},
+    [OPT_LIMIT] = {"limit", "N", "at most so many", 'n', 0},
+    [OPT_MAX_RUNS_PER_PLAN] = {"max-runs-per-plan", "N", "more runs of a tenant's plan wait", 0, 0},
+    [OPT_MAX_RUNS_PER_TENANT] = {"max-runs-per-tenant", "N", "more runs of a tenant wait", 0, 0},
+    [OPT_NODE] = {"node", "NAME", "this process among those that share a PostgreSQL ledger", 0, 0},
+    [OPT_PAYLOAD] = {"payload", "JSON", "a value that goes with the signal", 0, 0},
+    [OPT_PLAN] = {"plan", "ID", "only runs of this plan", 0, 0},
+    [OPT_PLAN_ID] = {"plan-id", "ID", "planId", 0, 0},
+    [OPT_PLAN_VERSION] = {"plan-version", "VERSION", "planVersion", 0, 0},
+    [OPT_PREIMAGE] = {"preimage", NULL, "print what is hashed instead of the key", 0, 0},
+    [OPT_PROJECT] = {"project", "ID", "the project; \"default\" for a new run", 0, 0},
+    [OPT_PROVIDER] = {"provider", "NAME", "who executes the run, such as temporal", 0, 0},
+    [OPT_PROVIDER_RUN] = {"provider-run", "ID", "the provider's id of the run", 0, 0},
+    [OPT_QUIET] = {"quiet", NULL, "no progress and no summary", 'q', 0},
+    [OPT_REASON] = {"reason", "TEXT", "why: kept in the ledger", 0, 0},
+    [OPT_RUN] = {"run", "RUN", "only this run", 0, 0},
+    [OPT_RUN_ID] = {"run-id", "ID", "runId", 0, 0},
+    [OPT_SECRETS] = {"secrets", "DIR", "folder with one file for each secret; else the environment",
+                     0, IS_PATH},
+    [OPT_SEED] = {"seed", "N", "the seed, or the first of several; 1 unless given", 0, 0},
+    [OPT_SEEDS] = {"seeds", "N", "so many seeds, one after the other", 0, 0},
+    [OPT_SIGNAL_ID] = {"signal-id", "ID", "sent twice with the same id, it has one effect", 0, 0},
     [OPT_SINCE] = {"since", "TIME", "persistedAt at or after this instant (2026-02-16T08:00:00Z)",
-                   0, false},
+                   0, 0},
     [OPT_STATE] = {"state", NULL, "also replay every run and compare it with the projections", 0,
-                   false},
+                   0},
     [OPT_STATUS] = {"status", "STATUS",
-                    "PENDING APPROVED RUNNING PAUSED COMPLETED FAILED or CANCELLED", 0, false},
-    [OPT_STEP_ID] = {"step-id", "ID", "stepId, of a step-level event", 0, false},
-    [OPT_TENANT] = {"tenant", "ID", "only this tenant", 0, false},
-    [OPT_TYPE] = {"type", "TYPE", "eventType", 0, false},
-    [OPT_UNTIL] = {"until", "TIME", "persistedAt before this instant", 0, false},
+                    "PENDING APPROVED RUNNING PAUSED COMPLETED FAILED or CANCELLED", 0, 0},
+    [OPT_STEP_ID] = {"step-id", "ID", "stepId, of a step-level event", 0, 0},
+    [OPT_TENANT] = {"tenant", "ID", "the tenant; \"default\" for a new run", 0, 0},
+    [OPT_TYPE] = {"type", "TYPE", "eventType", 0, 0},
+    [OPT_UNTIL] = {"until", "TIME", "persistedAt before this instant", 0, 0},
+    [OPT_URI] = {"uri", "URI", "where the plan will be; else plan:sha256:... in the data folder", 0,
+                 0},
     [OPT_VALIDATION] = {"validation", "HOW", "reject or record events that the run's state forbids",
-                        0, false},
-    [OPT_WAIT] = {"wait", "SECONDS", "how long to wait for another writer of the folder", 0, false},
-    [OPT_WORKFLOW] = {"workflow", "ID", "the provider's id of the workflow", 0, false},
+                        0, 0},
+    [OPT_WAIT] = {"wait", "SECONDS", "how long to wait for another writer of the folder", 0, 0},
+    [OPT_WORKFLOW] = {"workflow", "ID", "the provider's id of the workflow", 0, 0},
 };
 
 const char USAGE_ERROR[] = "USAGE";
@@ -96,10 +120,18 @@ static status split_option(str word, enum opt *opt, str *value, struct error *er
     return error_at(err, ST_INVALID, USAGE_ERROR, "", "unknown option \"%.*s\"", STR_ARG(word));
 }
 
+static status store_repeat(struct args *args, enum opt opt, str value, struct error *err) {
+    if (args->repeat_count == ARGS_REPEATS_MAX)
+        return error_at(err, ST_INVALID, USAGE_ERROR, "", "--%s is given more than %d times",
+                        infos[opt].name, ARGS_REPEATS_MAX);
+    args->repeats[args->repeat_count++] = (struct args_repeat){opt, value};
+    return ST_OK;
+}
+
 static status store_option(struct args *args, enum opt opt, str value, struct cursor *c,
                            struct error *err) {
     const struct opt_info *info = &infos[opt];
-    if (args->values[opt].ptr)
+    if (args->values[opt].ptr && !(info->traits & REPEATS))
         return error_at(err, ST_INVALID, USAGE_ERROR, "", "--%s is given twice", info->name);
     if (!info->value) {
         if (value.ptr)
@@ -114,12 +146,12 @@ static status store_option(struct args *args, enum opt opt, str value, struct cu
         value = str_c(c->argv[c->at]);
     }
     size_t bad = 0;
-    if (!info->is_path && !str_utf8(value, &bad)) {
+    if (!(info->traits & IS_PATH) && !str_utf8(value, &bad)) {
         return error_at(err, ST_INVALID, USAGE_ERROR, "", "the value of --%s is not valid UTF-8",
                         info->name);
     }
-    args->values[opt] = value;
-    return ST_OK;
+    if (!args->values[opt].ptr) args->values[opt] = value;
+    return info->traits & REPEATS ? store_repeat(args, opt, value, err) : ST_OK;
 }
 
 static status store_word(struct args *args, str word, struct error *err) {
@@ -152,6 +184,16 @@ status args_parse(int argc, const char *const *argv, struct args *out, struct er
 }
 
 bool args_has(const struct args *args, enum opt opt) { return args->values[opt].ptr != NULL; }
+
+bool args_each(const struct args *args, enum opt opt, size_t *at, str *value) {
+    while (*at < args->repeat_count) {
+        const struct args_repeat *r = &args->repeats[(*at)++];
+        if (r->opt != opt) continue;
+        *value = r->value;
+        return true;
+    }
+    return false;
+}
 
 status args_int(const struct args *args, enum opt opt, int64_t min, int64_t max, int64_t otherwise,
                 int64_t *out, struct error *err) {

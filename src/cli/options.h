@@ -14,15 +14,24 @@ enum opt {
     OPT_ACCEPT_V1_UNTIL,
     OPT_ACTOR,
     OPT_AFTER,
+    OPT_ALL,
+    OPT_ALLOW,
+    OPT_APPROVAL,
     OPT_AT,
     OPT_ATTEMPT,
     OPT_BEFORE,
+    OPT_CONTEXT,
     OPT_CORRELATION,
     OPT_ENVIRONMENT,
     OPT_FOLLOW,
     OPT_GROUP,
     OPT_INCONSISTENT,
+    OPT_INPUT,
     OPT_LIMIT,
+    OPT_MAX_RUNS_PER_PLAN,
+    OPT_MAX_RUNS_PER_TENANT,
+    OPT_NODE,
+    OPT_PAYLOAD,
     OPT_PLAN,
     OPT_PLAN_ID,
     OPT_PLAN_VERSION,
@@ -31,8 +40,13 @@ enum opt {
     OPT_PROVIDER,
     OPT_PROVIDER_RUN,
     OPT_QUIET,
+    OPT_REASON,
     OPT_RUN,
     OPT_RUN_ID,
+    OPT_SECRETS,
+    OPT_SEED,
+    OPT_SEEDS,
+    OPT_SIGNAL_ID,
     OPT_SINCE,
     OPT_STATE,
     OPT_STATUS,
@@ -40,26 +54,38 @@ enum opt {
     OPT_TENANT,
     OPT_TYPE,
     OPT_UNTIL,
+    OPT_URI,
     OPT_VALIDATION,
     OPT_WAIT,
     OPT_WORKFLOW,
     OPT_COUNT
 };
+#define OPTIONS_HAVE_SEEDS 1 /* OPT_SEED and OPT_SEEDS: for selftest.c */
 #define OPT_BIT(opt) ((uint64_t)1 << (opt))
 
+enum opt_trait {
+    IS_PATH = 1, /* its value is any bytes; other values are UTF-8 */
+    REPEATS = 2, /* it may be given several times: see args_each() */
+};
 struct opt_info {
     const char *name;  /* without its dashes */
     const char *value; /* what its value is called; NULL for a switch */
     const char *help;
-    char letter;  /* of the short form, or 0 */
-    bool is_path; /* any bytes; other values are UTF-8 */
+    char letter; /* of the short form, or 0 */
+    unsigned traits;
 };
 const struct opt_info *opt_info(enum opt opt);
 
-enum { ARGS_WORDS_MAX = 8 };
+enum { ARGS_WORDS_MAX = 8, ARGS_REPEATS_MAX = 64 };
+struct args_repeat {
+    enum opt opt;
+    str value;
+};
 struct args {
     str values[OPT_COUNT]; /* borrowed from argv; STR_NONE if not given, empty for a switch that is
-                              on */
+                              on; of one that repeats the first */
+    struct args_repeat repeats[ARGS_REPEATS_MAX]; /* every value of those that repeat, in order */
+    size_t repeat_count;
     str words[ARGS_WORDS_MAX];
     size_t word_count;
 };
@@ -71,6 +97,9 @@ extern const char
 MUST_CHECK status args_parse(int argc, const char *const *argv, struct args *out,
                              struct error *err);
 bool args_has(const struct args *args, enum opt opt);
+/* The values of an option that repeats, in order: for (size_t at = 0; args_each(a, opt, &at, &v);)
+ */
+bool args_each(const struct args *args, enum opt opt, size_t *at, str *value);
 /* A whole number between min and max; `otherwise` if the option was not given. */
 MUST_CHECK status args_int(const struct args *args, enum opt opt, int64_t min, int64_t max,
                            int64_t otherwise, int64_t *out, struct error *err);

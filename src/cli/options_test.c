@@ -53,6 +53,52 @@ TEST(options_that_are_wrong_are_named) {
     CHECK(parse(path, &args, &err) == ST_OK && args.values[OPT_DATA].len == 1);
 }
 
+TEST(options_may_repeat) {
+    static const char *const line[] = {"cairn",     "run", "--input", "a=1",   "--allow",
+                                       "https://x", "p",   "--input", "b=2=3", NULL};
+    struct args args;
+    struct error err = {0};
+    str v = STR_NONE;
+    size_t at = 0;
+    CHECK(parse(line, &args, &err) == ST_OK, "%s", err.msg);
+    CHECK(args_each(&args, OPT_INPUT, &at, &v) && str_eq(v, STR("a=1")));
+    CHECK(args_each(&args, OPT_INPUT, &at, &v) && str_eq(v, STR("b=2=3")));
+    CHECK(!args_each(&args, OPT_INPUT, &at, &v));
+    CHECK(str_eq(args.values[OPT_INPUT], STR("a=1")) && args.word_count == 2);
+    const char *many[2 * ARGS_REPEATS_MAX + 4] = {"cairn"};
+    for (int i = 0; i <= ARGS_REPEATS_MAX; i++) {
+        many[1 + 2 * i] = "--input";
+        many[2 + 2 * i] = "x=1";
+    }
+    CHECK(parse(many, &args, &err) == ST_INVALID);
+    CHECK(strcmp(err.msg, "--input is given more than 64 times") == 0, "%s", err.msg);
+}
+
+/* A noun may be a command itself: `cairn run PLAN` beside `cairn run list`. */
+TEST(commands_are_found_by_their_words) {
+    static const struct {
+        str words[3];
+        size_t count;
+        const char *verb;
+        size_t used;
+    } cases[] = {{{STR_LIT("run"), STR_LIT("list")}, 2, "list", 2},
+                 {{STR_LIT("run"), STR_LIT("plan.json")}, 2, "", 1},
+                 {{STR_LIT("run"), STR_LIT("-")}, 2, "", 1},
+                 {{STR_LIT("run")}, 1, "", 1},
+                 {{STR_LIT("serve")}, 1, "", 1},
+                 {{STR_LIT("ledger"), STR_LIT("fly")}, 2, NULL, 0}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        size_t used = 9;
+        const struct command *c = command_find(cases[i].words, cases[i].count, &used);
+        CHECK((c != NULL) == (cases[i].verb != NULL) && used == cases[i].used, "case %zu", i);
+        CHECK(!c || strcmp(c->verb, cases[i].verb) == 0, "case %zu", i);
+    }
+    for (size_t i = 1; i < command_count; i++) {
+        bool same = strcmp(commands[i].noun, commands[i - 1].noun) == 0;
+        CHECK(!same || commands[i - 1].verb[0], "%s must come last", commands[i - 1].noun);
+    }
+}
+
 TEST(options_numbers_and_times) {
     static const struct {
         const char *in;

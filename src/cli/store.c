@@ -13,11 +13,26 @@ static str from_env(const char *name) {
     return value && value[0] ? str_c(value) : STR_NONE;
 }
 
+str store_folder(const struct cli *cli) {
+    str data = cli->args.values[OPT_DATA];
+    if (!data.ptr) data = from_env("CAIRN_DATA");
+    return data.ptr ? data : STR("./cairn-data");
+}
+
+status store_wait_ms(struct cli *cli, int64_t *ms, struct error *err) {
+    int64_t seconds = 0;
+    status st =
+        args_int(&cli->args, OPT_WAIT, 0, LOCK_WAIT_SECONDS_MAX, LOCK_WAIT_SECONDS, &seconds, err);
+    *ms = seconds * 1000;
+    return st;
+}
+
 /* An option beats the environment, whichever of the two it is about. */
 status store_url(struct cli *cli, str *url, struct error *err) {
     str db = cli->args.values[OPT_DB];
     str data = cli->args.values[OPT_DATA];
-    if (db.ptr && data.ptr)
+    bool both = cli->command && (cli->command->traits & USES_FOLDER);
+    if (db.ptr && data.ptr && !both)
         return cli_usage(err, "--data and --db name two ledgers: give one of them");
     if (!db.ptr && !data.ptr) db = from_env("CAIRN_DB");
     if (db.ptr) {
@@ -27,8 +42,7 @@ status store_url(struct cli *cli, str *url, struct error *err) {
         *url = arena_str(&cli->arena, db);
         return ST_OK;
     }
-    if (!data.ptr) data = from_env("CAIRN_DATA");
-    if (!data.ptr) data = STR("./cairn-data");
+    data = store_folder(cli);
     if (data.len == 0) return cli_usage(err, "--data must not be empty");
     *url = cli_text(cli, "sqlite:%.*s/ledger.db", STR_ARG(data));
     return ST_OK;
@@ -74,14 +88,13 @@ static str folder_of(str url) {
 
 status store_write(struct cli *cli, enum ledger_validation validation, struct ledger **out,
                    struct error *err) {
-    int64_t wait_seconds = 0;
+    int64_t wait_ms = 0;
     str url = STR_NONE;
-    status st = args_int(&cli->args, OPT_WAIT, 0, LOCK_WAIT_SECONDS_MAX, LOCK_WAIT_SECONDS,
-                         &wait_seconds, err);
+    status st = store_wait_ms(cli, &wait_ms, err);
     if (st == ST_OK) st = store_url(cli, &url, err);
     if (st == ST_OK && !store_is_postgres(url)) st = dir_make(folder_of(url), err);
     if (st != ST_OK) return st;
-    struct ledger_options options = {.validation = validation, .lock_wait_ms = wait_seconds * 1000};
+    struct ledger_options options = {.validation = validation, .lock_wait_ms = wait_ms};
     return ledger_open(url, &options, out, err);
 }
 

@@ -9,6 +9,7 @@ command_names() { "$cairn" help | sed -n 's/^  \([a-z]*\( [a-z]*\)\{0,1\}\) .*/\
 # RE-0-1: the version of the contract, equal to the one in the name of its vectors file.
 test_version() {
     holds "$("$cairn" version)" "run events contract 2.0.1"
+    holds "$("$cairn" version)" "engine contract 1.1.1" # WE-CL-1: beside the other one
     same "$("$cairn" version -o json | jq -r .contractVersion)" 2.0.1
     same "$(basename "$repo"/contracts/run-events/RunEvents.v*.idempotency_vectors.json)" \
         "RunEvents.v$("$cairn" version -o json | jq -r .contractVersion).idempotency_vectors.json"
@@ -63,7 +64,7 @@ test_manual_and_docs_name_every_command_and_option() {
         done | sort -u | while read -r option; do
             grep -q -- "$option" text || fail "$file does not mention $option"
         done
-        for code in 0 1 2 3 4 5 6 8 70; do
+        for code in 0 1 2 3 4 5 6 8 10 11 70 130; do
             grep -qE "(^|[^0-9])$code([^0-9]|$)" text || fail "$file does not mention exit code $code"
         done
     done
@@ -271,9 +272,9 @@ test_the_example_is_what_its_script_makes() {
 
 test_the_demo_runs() {
     CAIRN=$cairn "$repo/scripts/demo.sh" >shown 2>&1
-    holds "$(cat shown)" "55 appended"
-    holds "$(cat shown)" "RUNNING"
-    holds "$(cat shown)" "CostEstimated"
+    holds "$(cat shown)" "load-asia failed (EXIT_CODE), retry 2"
+    holds "$(cat shown)" "run completed in"
+    holds "$(cat shown)" '{"date":"2026-02-16","orders":5850,"regions":4}'
     holds "$(cat shown)" "every projection equals the replay of its events"
 }
 

@@ -15,7 +15,7 @@ db_test_all_is_well() {
     c ledger append -q "$example" >/dev/null
     c doctor -o json >report
     same "$(jq -r '.[].result' report | sort -u)" ok "$(cat report)"
-    holds "$(detail ledger)" "schema version 1"
+    holds "$(detail ledger)" "schema version 2"
     same "$(detail sqlite)" "$(detail sqlite | grep -E '^3\.[0-9]+\.[0-9]+')"
     holds "$(detail openssl)" OpenSSL
     if [ "$store_kind" = sqlite ]; then

@@ -1,0 +1,515 @@
+#include "cli/drive.h"
+
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/json.h"
+#include "base/limits.h"
+#include "base/log.h"
+#include "base/os.h"
+
+enum {
+    LOCK_PROBE_MS = 50,
+    FOLLOW_MS = 100,   /* between two looks at the ledger */
+    FOLLOW_PAGE = 500, /* events of one look */
+    DONE_CHECK_MS = 200,
+    RULES_MAX = ARGS_REPEATS_MAX,
+};
+#define LOOK_AHEAD_US ((int64_t)1000000) /* a sleeping run is loaded this long before its time */
+
+static void pause_ms(int64_t ms) {
+    struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
+    nanosleep(&t, NULL); /* a signal only makes us look sooner */
+}
+
+/* ---- what the engine tells ---- */
+
+static void on_look(uv_timer_t *timer) {
+    struct drive *d = timer->data;
+    if (d->host) engine_look(host_engine(d->host), d->run_id);
+}
+
+/* A run that sleeps for long leaves the engine's memory, and an engine that drives only what it is
+ * asked for does not look for it by itself: we ask in time. */
+static void look_in_time(struct drive *d, const struct flow *flow) {
+    int64_t wake = flow_wake(flow);
+    uv_timer_stop(&d->look);
+    if (d->options.all || wake == 0 || wake == FLOW_NEVER) return;
+    int64_t ms = (wake - LOOK_AHEAD_US - clock_wall_us()) / 1000;
+    uv_timer_start(&d->look, on_look, ms > 0 ? (uint64_t)ms : 0, 0);
+}
+
+static void on_note(void *context, const struct engine_note *note) {
+    struct drive *d = context;
+    if (!d->run_id.ptr || !str_eq(note->run_id, d->run_id)) return;
+    if (!d->live_knows) live_flow(d->live, note->flow);
+    d->live_knows = true;
+    struct arena_mark mark = arena_mark(&d->cli->arena);
+    struct live_event *events = ARENA_ARRAY(&d->cli->arena, struct live_event, note->count);
+    for (size_t i = 0; i < note->count; i++) {
+        const struct flow_event *e = &note->events[i];
+        bool fact = event_type_is_fact(e->type);
+        events[i] = (struct live_event){.type = e->type,
+                                        .step_id = fact ? STR_NONE : e->subject,
+                                        .attempt = e->attempt,
+                                        .payload = e->payload,
+                                        .us = note->results[i].persisted_us};
+    }
+    live_events(d->live, events, note->count);
+    arena_rewind(&d->cli->arena, mark);
+    if (run_is_final(note->flow->run.head.status))
+        d->over = true;
+    else
+        look_in_time(d, note->flow);
+}
+
+static void on_lost(void *context) {
+    struct drive *d = context;
+    d->lost = true;
+}
+
+/* From now on the signal does what it does to any program: it ends us at once. */
+static void on_signal(uv_signal_t *handle, int number) {
+    struct drive *d = handle->data;
+    UNUSED(number);
+    d->stop = true;
+    uv_signal_stop(&d->interrupt);
+    uv_signal_stop(&d->terminate);
+}
+
+static void on_draw(uv_timer_t *timer) {
+    struct drive *d = timer->data;
+    live_draw(d->live);
+}
+
+/* ---- opening ---- */
+
+static status read_rules(struct drive *d, struct error *err) {
+    struct arena *arena = &d->cli->arena;
+    struct guard_rule *rules = ARENA_ARRAY(arena, struct guard_rule, RULES_MAX);
+    size_t count = 0;
+    str text;
+    for (size_t at = 0; args_each(&d->cli->args, OPT_ALLOW, &at, &text);) {
+        status st = guard_rule_parse(text, arena, &rules[count++], err);
+        if (st != ST_OK) return error_wrap(err, "--allow");
+    }
+    /* Who names a host by its address means it, also when it is inside. */
+    d->guard = (struct guard){.rules = rules, .rule_count = count, .allow_private = true};
+    return ST_OK;
+}
+
+static status open_host(struct drive *d, struct error *err) {
+    struct host_options options = {.url = d->url,
+                                   .data_dir = d->folder,
+                                   .node = d->options.node,
+                                   .secrets_dir = d->cli->args.values[OPT_SECRETS],
+                                   .guard = &d->guard,
+                                   .tenant_active_max = d->options.tenant_active_max,
+                                   .plan_active_max = d->options.plan_active_max,
+                                   .only_asked = !d->options.all,
+                                   .observe = on_note,
+                                   .lost = on_lost,
+                                   .context = d};
+    status st = host_open(&d->loop, &options, &d->host, err);
+    if (st != ST_OK) {
+        d->host = NULL;
+        (void)uv_run(&d->loop, UV_RUN_NOWAIT); /* its handles close */
+    }
+    return st;
+}
+
+/* On PostgreSQL nothing locks the folder: whoever comes first has the socket. */
+static status open_control(struct drive *d, struct error *err) {
+    if (d->postgres) {
+        struct error taken;
+        if (!d->options.serve) return ST_OK;
+        str path = cli_text(d->cli, "%.*s/control.lock", STR_ARG(d->folder));
+        if (lock_take(path, 0, &d->control_lock, &taken) != ST_OK) {
+            d->control_lock = -1;
+            return ST_OK;
+        }
+    }
+    return control_open(&d->loop, d->host, d->folder, &d->control, err);
+}
+
+static bool folder_is_locked(struct drive *d) {
+    int fd = -1;
+    struct error ignored;
+    str path = cli_text(d->cli, "%.*s/ledger.db.lock", STR_ARG(d->folder));
+    if (lock_take(path, 0, &fd, &ignored) == ST_RETRY) return true;
+    lock_drop(fd);
+    return false;
+}
+
+/* The folder is ours, or somebody who can be talked to has it, or we wait for who cannot. */
+static status open_either(struct drive *d, struct error *err) {
+    int64_t wait_ms = 0;
+    status st = store_wait_ms(d->cli, &wait_ms, err);
+    int64_t end_ns = clock_mono_ns() + wait_ms * 1000000;
+    while (st == ST_OK) {
+        struct error nobody;
+        if (!d->postgres && control_connect(d->folder, &d->peer, &nobody) == ST_OK) return ST_OK;
+        d->peer = NULL;
+        st = open_host(d, err);
+        if (st == ST_OK) return open_control(d, err);
+        bool locked = st == ST_RETRY && !d->postgres && folder_is_locked(d);
+        if (!locked || clock_mono_ns() >= end_ns) return st;
+        pause_ms(LOCK_PROBE_MS);
+        st = ST_OK;
+    }
+    return st;
+}
+
+static void open_loop(struct drive *d) {
+    (void)uv_loop_init(&d->loop);
+    (void)uv_signal_init(&d->loop, &d->interrupt);
+    (void)uv_signal_init(&d->loop, &d->terminate);
+    (void)uv_timer_init(&d->loop, &d->draw);
+    (void)uv_timer_init(&d->loop, &d->look);
+    d->interrupt.data = d->terminate.data = d->draw.data = d->look.data = d;
+}
+
+status drive_open(struct drive *d, struct cli *cli, const struct drive_options *options,
+                  struct error *err) {
+    *d = (struct drive){.cli = cli, .options = *options, .control_lock = -1};
+    status st = store_url(cli, &d->url, err);
+    if (st != ST_OK) return st;
+    d->postgres = store_is_postgres(d->url);
+    d->folder = arena_str(&cli->arena, store_folder(cli));
+    st = read_rules(d, err);
+    if (st == ST_OK) st = dir_make(d->folder, err);
+    if (st != ST_OK) return st;
+    (void)signal(SIGPIPE, SIG_IGN); /* a client that went away is no reason to end */
+    log_setup(STDERR_FILENO, false, options->serve ? LOG_INFO : LOG_ERROR);
+    open_loop(d);
+    d->live = live_open(!options->quiet && !options->serve);
+    st = open_either(d, err);
+    if (st != ST_OK) {
+        drive_close(d);
+        return st;
+    }
+    uv_signal_start(&d->interrupt, on_signal, SIGINT);
+    uv_signal_start(&d->terminate, on_signal, SIGTERM);
+    uv_timer_start(&d->draw, on_draw, LIVE_DRAW_MS, LIVE_DRAW_MS);
+    if (options->quiet || options->serve) uv_timer_stop(&d->draw);
+    return ST_OK;
+}
+
+void drive_close(struct drive *d) {
+    live_close(d->live);
+    control_close(d->control);
+    host_close(d->host);
+    control_disconnect(d->peer);
+    uv_handle_t *handles[] = {(uv_handle_t *)&d->interrupt, (uv_handle_t *)&d->terminate,
+                              (uv_handle_t *)&d->draw, (uv_handle_t *)&d->look};
+    for (size_t i = 0; i < COUNT_OF(handles); i++)
+        uv_close(handles[i], NULL);
+    (void)uv_run(&d->loop, UV_RUN_DEFAULT);
+    (void)uv_loop_close(&d->loop);
+    lock_drop(d->control_lock);
+    (void)signal(SIGPIPE, SIG_DFL);
+}
+
+status drive_reader(struct drive *d, struct ledger **out, struct error *err) {
+    return ledger_open_reader(d->url, out, err);
+}
+
+/* ---- asking ---- */
+
+struct answer {
+    bool there;
+    status code;
+    struct error err;
+};
+
+static void take_answer(void *context, status code, const struct error *err) {
+    struct answer *a = context;
+    a->there = true;
+    a->code = code;
+    if (code != ST_OK && err) a->err = *err;
+}
+
+static status interrupted(struct error *err) {
+    return error_at(err, ST_RETRY, "INTERRUPTED", "", "interrupted before the answer came");
+}
+
+static status lost(struct error *err) {
+    return error_at(err, ST_RETRY, "LEASE_LOST", "", "another node has taken over the work");
+}
+
+/* The answer lives in the command's arena: it may come while the host closes. */
+static status wait_answer(struct drive *d, const struct answer *a, struct error *err) {
+    while (!a->there && !d->stop && !d->lost)
+        (void)uv_run(&d->loop, UV_RUN_ONCE);
+    if (!a->there) return d->lost ? lost(err) : interrupted(err);
+    if (a->code != ST_OK) *err = a->err;
+    return a->code;
+}
+
+/* Asks the process that has the folder. */
+static status ask_peer(struct drive *d, struct buf *request, yyjson_val **answer,
+                       struct error *err) {
+    status st =
+        request->full
+            ? error_at(err, ST_LIMIT, "CONTROL_INVALID", "", "the request is too long")
+            : control_call(d->peer, buf_str(request), CONTROL_CALL_MS, &d->cli->arena, answer, err);
+    buf_release(request);
+    return st;
+}
+
+/* The process that had the folder went away before it answered. What was asked is asked again,
+ * of its successor or of ourselves: ids make sure that it happens once. */
+static bool asks_again(struct drive *d, status st, struct error *err) {
+    if (!d->peer || st == ST_OK || !err->reason || strcmp(err->reason, "CONTROL_LOST") != 0)
+        return false;
+    control_disconnect(d->peer);
+    d->peer = NULL;
+    return open_either(d, err) == ST_OK;
+}
+
+static void put_if(struct buf *b, const char *name, str value) {
+    if (value.ptr) put_member(b, name, value);
+}
+
+static status ask_start(struct drive *d, const struct start_request *q, char *run_id,
+                        struct error *err) {
+    struct buf b;
+    yyjson_val *answer = NULL;
+    str id = STR_NONE;
+    buf_init(&b, LINE_BYTES_MAX);
+    buf_put_char(&b, '{');
+    put_member(&b, "op", STR("start"));
+    put_member(&b, "tenantId", q->tenant_id);
+    put_member(&b, "projectId", q->project_id);
+    put_member(&b, "environmentId", q->environment_id);
+    put_if(&b, "runId", q->run_id);
+    put_if(&b, "actor", q->actor);
+    if (q->approval) put_member_bool(&b, "approval", true);
+    buf_put_c(&b, ",\"planRef\":");
+    plan_ref_json(&q->ref, &b);
+    if (q->parameters.ptr) {
+        buf_put_c(&b, ",\"parameters\":");
+        buf_put(&b, q->parameters);
+    }
+    buf_put_char(&b, '}');
+    status st = ask_peer(d, &b, &answer, err);
+    if (st == ST_OK && (!json_str(json_member(answer, "runId"), &id) || id.len > ID_BYTES_MAX))
+        st = error_set(err, ST_RETRY, "the process that holds the data folder answered nonsense");
+    if (st == ST_OK) {
+        memcpy(run_id, id.ptr, id.len);
+        run_id[id.len] = 0;
+    }
+    return st;
+}
+
+static status start_once(struct drive *d, const struct start_request *q, char *run_id,
+                         struct error *err) {
+    if (d->peer) return ask_start(d, q, run_id, err);
+    struct answer *a = ARENA_NEW(&d->cli->arena, struct answer);
+    engine_start(host_engine(d->host), q, run_id, take_answer, a);
+    return wait_answer(d, a, err);
+}
+
+status drive_start(struct drive *d, const struct start_request *q, char *run_id,
+                   struct error *err) {
+    struct start_request with_id = *q;
+    if (!q->run_id.ptr) { /* known before the first event, so that none is missed */
+        char text[UUID_TEXT_LEN];
+        uuid_format(uuid_v4(), text);
+        with_id.run_id = arena_str(&d->cli->arena, str_n(text, sizeof(text)));
+    }
+    d->run_id = with_id.run_id;
+    live_run(d->live, d->run_id);
+    status st = start_once(d, &with_id, run_id, err);
+    while (asks_again(d, st, err))
+        st = start_once(d, &with_id, run_id, err);
+    return st == ST_OK ? ST_OK : err->code;
+}
+
+static status ask_signal(struct drive *d, str run_id, const struct signal *s, str actor,
+                         struct error *err) {
+    struct buf b;
+    yyjson_val *answer = NULL;
+    buf_init(&b, LINE_BYTES_MAX);
+    buf_put_char(&b, '{');
+    put_member(&b, "op", STR("signal"));
+    put_member(&b, "runId", run_id);
+    put_member(&b, "signal", s->name);
+    put_if(&b, "signalId", s->signal_id);
+    put_if(&b, "stepId", s->step_id);
+    put_if(&b, "reason", s->reason);
+    put_if(&b, "actor", actor);
+    if (s->payload.ptr) {
+        buf_put_c(&b, ",\"payload\":");
+        buf_put(&b, s->payload);
+    }
+    buf_put_char(&b, '}');
+    return ask_peer(d, &b, &answer, err);
+}
+
+static status signal_once(struct drive *d, str run_id, const struct signal *signal, str actor,
+                          struct error *err) {
+    if (d->peer) return ask_signal(d, run_id, signal, actor, err);
+    struct answer *a = ARENA_NEW(&d->cli->arena, struct answer);
+    engine_signal(host_engine(d->host), run_id, signal, actor, take_answer, a);
+    return wait_answer(d, a, err);
+}
+
+status drive_signal(struct drive *d, str run_id, const struct signal *signal, str actor,
+                    struct error *err) {
+    status st = signal_once(d, run_id, signal, actor, err);
+    while (asks_again(d, st, err))
+        st = signal_once(d, run_id, signal, actor, err);
+    return st == ST_OK ? ST_OK : err->code;
+}
+
+static status resume_once(struct drive *d, str run_id, struct error *err) {
+    if (!d->peer) {
+        d->run_id = arena_str(&d->cli->arena, run_id);
+        live_run(d->live, d->run_id);
+        engine_look(host_engine(d->host), run_id);
+        return ST_OK;
+    }
+    struct buf b;
+    yyjson_val *answer = NULL;
+    buf_init(&b, LINE_BYTES_MAX);
+    buf_put_char(&b, '{');
+    put_member(&b, "op", STR("resume"));
+    put_member(&b, "runId", run_id);
+    buf_put_char(&b, '}');
+    return ask_peer(d, &b, &answer, err);
+}
+
+status drive_resume(struct drive *d, str run_id, struct error *err) {
+    status st = resume_once(d, run_id, err);
+    while (asks_again(d, st, err))
+        st = resume_once(d, run_id, err);
+    return st == ST_OK ? ST_OK : err->code;
+}
+
+/* ---- waiting ---- */
+
+void drive_say_interrupted(struct drive *d, str run_id) {
+    live_close(d->live);
+    d->live = NULL;
+    if (d->peer)
+        cli_say("interrupted: the run goes on in another process; see: cairn run show %.*s",
+                STR_ARG(run_id));
+    else
+        cli_say("interrupted: the run stays open; go on with: cairn run resume %.*s",
+                STR_ARG(run_id));
+    d->cli->exit_code = EXIT_INTERRUPTED;
+}
+
+static void wake_loop(uv_timer_t *timer) { UNUSED(timer); }
+
+status drive_until(struct drive *d, bool (*done)(struct drive *d), struct error *err) {
+    uv_timer_t timer;
+    (void)uv_timer_init(&d->loop, &timer);
+    uv_timer_start(&timer, wake_loop, DONE_CHECK_MS, DONE_CHECK_MS);
+    while (!d->stop && !d->lost && !(done && done(d)))
+        (void)uv_run(&d->loop, UV_RUN_ONCE);
+    uv_close((uv_handle_t *)&timer, NULL);
+    (void)uv_run(&d->loop, UV_RUN_NOWAIT);
+    return d->lost ? lost(err) : ST_OK;
+}
+
+/* Looks at the run as it stands in the ledger. */
+static status look_at_run(struct drive *d, struct ledger *reader, struct error *err) {
+    struct arena arena;
+    struct run_info info;
+    arena_init(&arena, 4096, (size_t)1024 * 1024);
+    status st = ledger_find_run(reader, d->run_id, &arena, &info, err);
+    if (st == ST_OK) {
+        d->over = run_is_final(info.head.status);
+        live_started(d->live, info.started_us);
+    }
+    arena_release(&arena);
+    return st;
+}
+
+static bool run_level_end(enum event_type type) {
+    return type == EVENT_RUN_COMPLETED || type == EVENT_RUN_FAILED || type == EVENT_RUN_CANCELLED;
+}
+
+/* Shows the events after *after, and notes the end of the run. */
+static status show_page(struct drive *d, struct ledger *reader, int64_t *after, bool *more,
+                        struct error *err) {
+    struct arena arena;
+    struct event_page page = {0};
+    arena_init(&arena, (size_t)64 * 1024, (size_t)512 * 1024 * 1024);
+    status st = ledger_read_run(reader, d->run_id, *after, FOLLOW_PAGE, &arena, &page, err);
+    *more = st == ST_OK && page.count == FOLLOW_PAGE;
+    if (st == ST_OK && page.count > 0) {
+        struct live_event *events = ARENA_ARRAY(&arena, struct live_event, page.count);
+        for (size_t i = 0; i < page.count; i++) {
+            const struct event_record *r = &page.records[i];
+            events[i] = (struct live_event){
+                .type = r->event.type < EVENT_TYPE_COUNT ? r->event.type : EVENT_UNKNOWN,
+                .step_id = event_type_is_fact(r->event.type) ? STR_NONE : r->event.subject,
+                .attempt = r->event.logical_attempt,
+                .payload = r->event.payload,
+                .us = r->persisted_us};
+            if (run_level_end(r->event.type)) d->over = true;
+        }
+        *after = page.records[page.count - 1].seq;
+        live_events(d->live, events, page.count);
+    }
+    arena_release(&arena);
+    return st;
+}
+
+/* Another node of PostgreSQL may carry it out: then the ledger tells. */
+static bool run_is_over(struct drive *d) {
+    struct error ignored;
+    bool more = true;
+    while (d->postgres && !d->live_knows && !d->over && more) {
+        if (show_page(d, host_reader(d->host), &d->shown_seq, &more, &ignored) != ST_OK) break;
+    }
+    return d->over;
+}
+
+/* In this process. */
+static status wait_here(struct drive *d, struct error *err) {
+    status st = look_at_run(d, host_reader(d->host), err);
+    return st == ST_OK && !d->over ? drive_until(d, run_is_over, err) : st;
+}
+
+/* Another process drives it: its events tell. *gone: that process is not there any more. */
+static status follow(struct drive *d, bool *gone, struct error *err) {
+    struct ledger *reader = NULL;
+    status st = drive_reader(d, &reader, err);
+    *gone = false;
+    while (st == ST_OK && !d->over && !d->stop && !*gone) {
+        bool more = false;
+        st = show_page(d, reader, &d->shown_seq, &more, err);
+        if (st != ST_OK || d->over || more) continue;
+        live_draw(d->live);
+        pause_ms(FOLLOW_MS);
+        (void)uv_run(&d->loop, UV_RUN_NOWAIT); /* Ctrl-C */
+        if (d->peer && !control_alive(d->peer)) {
+            control_disconnect(d->peer);
+            d->peer = NULL;
+            *gone = true;
+        }
+    }
+    ledger_close(reader);
+    return st;
+}
+
+status drive_wait(struct drive *d, str run_id, struct error *err) {
+    status st = ST_OK;
+    if (!d->run_id.ptr || !str_eq(d->run_id, run_id)) {
+        d->run_id = arena_str(&d->cli->arena, run_id);
+        live_run(d->live, d->run_id);
+    }
+    while (st == ST_OK && d->peer && !d->over && !d->stop) {
+        bool gone = false;
+        st = follow(d, &gone, err);
+        if (st != ST_OK || !gone) return st;
+        st = open_either(d, err); /* idle connections are closed, too: then it is there again */
+        if (st == ST_OK) st = drive_resume(d, run_id, err);
+    }
+    return st == ST_OK && d->host && !d->stop ? wait_here(d, err) : st;
+}

@@ -1,0 +1,209 @@
+#include "cli/result.h"
+
+#include "base/json.h"
+#include "base/limits.h"
+#include "cli/live.h"
+
+enum { STEPS_SHOWN_MAX = 50 };
+#define RESULT_BYTES_MAX ((size_t)1024 * 1024 * 1024)
+
+struct result {
+    struct run_info info;
+    struct run run;
+    str *payloads; /* of each step's newest result */
+    str ending;    /* the payload of the final event */
+    struct arena *arena;
+};
+
+static status keep_payload(void *context, const struct event_record *rec, struct error *err) {
+    struct result *r = context;
+    bool ok = true;
+    if (rec->seq == r->run.head.ended_seq)
+        ok = arena_try_str(r->arena, rec->event.payload, &r->ending);
+    struct step *s = rec->event.subject.ptr && !event_type_is_fact(rec->event.type)
+                         ? run_step(&r->run, rec->event.subject)
+                         : NULL;
+    if (s && s->result_seq == rec->seq)
+        ok = arena_try_str(r->arena, rec->event.payload, &r->payloads[s - r->run.steps]);
+    return ok ? ST_OK : error_set(err, ST_RETRY, "out of memory for the results of the run");
+}
+
+static status load(struct ledger *reader, str run_id, struct result *r, struct error *err) {
+    status st = ledger_find_run(reader, run_id, r->arena, &r->info, err);
+    if (st == ST_NOT_FOUND)
+        return error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "", "there is no run \"%.*s\"",
+                        STR_ARG(run_id));
+    if (st == ST_OK) st = ledger_replay(reader, run_id, 0, true, r->arena, &r->run, NULL, err);
+    if (st != ST_OK) return st;
+    r->payloads = ARENA_ARRAY(r->arena, str, r->run.step_count + 1);
+    return ledger_walk_run(reader, &r->info, 0, keep_payload, r, err);
+}
+
+/* ---- for programs ---- */
+
+/* {"code":...,"message":...,...} of a failure; the output of a success. */
+static void put_outcome(struct result *r, uint32_t i, struct buf *out) {
+    struct json_limits limits = {EVENT_BYTES_MAX, JSON_DEPTH_MAX};
+    struct arena_mark mark = arena_mark(r->arena);
+    yyjson_val *root = NULL;
+    struct error ignored;
+    enum step_state state = r->run.steps[i].state;
+    if (r->payloads[i].ptr &&
+        json_parse(r->payloads[i], limits, r->arena, &root, &ignored) == ST_OK) {
+        yyjson_val *output = json_member(root, "output");
+        yyjson_val *reason = json_member(root, "reason");
+        if (state == STEP_SUCCESS && output) {
+            buf_put_c(out, ",\"output\":");
+            (void)json_write(output, out);
+        } else if (state == STEP_SKIPPED && reason) {
+            buf_put_c(out, ",\"reason\":");
+            (void)json_write(reason, out);
+        } else if (state == STEP_FAILED) {
+            buf_put_c(out, ",\"error\":");
+            (void)json_write(root, out);
+        }
+    }
+    arena_rewind(r->arena, mark);
+}
+
+static void put_steps(struct cli *cli, struct result *r) {
+    struct buf *out = &cli->out.buf;
+    buf_put_c(out, ",\"steps\":[");
+    for (uint32_t i = 0; i < r->run.step_count; i++) {
+        const struct step *s = &r->run.steps[i];
+        buf_put_c(out, i > 0 ? ",{" : "{");
+        put_member(out, "stepId", s->id);
+        put_member(out, "state", str_c(step_state_name(s->state)));
+        put_member_int(out, "attempt", s->attempt);
+        put_outcome(r, i, out);
+        buf_put_char(out, '}');
+        out_more(&cli->out);
+    }
+    buf_put_char(out, ']');
+}
+
+static void put_json(struct cli *cli, struct result *r) {
+    struct buf *out = &cli->out.buf;
+    const struct run_head *h = &r->run.head;
+    buf_put_char(out, '{');
+    put_member(out, "runId", r->info.run_id);
+    put_member(out, "status", str_c(run_status_name(h->status)));
+    put_member(out, "planId", r->info.plan_id);
+    put_member(out, "planVersion", r->info.plan_version);
+    put_member(out, "tenantId", r->info.tenant_id);
+    put_member(out, "projectId", r->info.project_id);
+    put_member(out, "environmentId", r->info.environment_id);
+    put_member_time(out, "startedAt", h->started_seq > 0 ? r->info.started_us : 0);
+    put_member_time(out, "completedAt", h->ended_seq > 0 ? r->info.ended_us : 0);
+    if (h->status == RUN_FAILED && r->ending.ptr) {
+        buf_put_c(out, ",\"error\":");
+        buf_put(out, r->ending);
+    }
+    put_steps(cli, r);
+    buf_put_c(out, ",\"engineRunRef\":{");
+    put_member(out, "provider", STR("local"));
+    put_member(out, "workflowId", r->info.run_id);
+    put_member(out, "runId", r->info.run_id);
+    buf_put_c(out, "}}\n");
+}
+
+/* ---- for people ---- */
+
+static const struct column columns[] = {
+    {"STEP", false, 40}, {"STATE", false, 0}, {"ATTEMPT", true, 0}, {"RESULT", false, 60}};
+
+static enum tone tone_of(enum step_state s) {
+    if (s == STEP_FAILED) return TONE_BAD;
+    if (s == STEP_SUCCESS) return TONE_GOOD;
+    return s == STEP_SKIPPED ? TONE_DIM : TONE_PLAIN;
+}
+
+/* What a person wants to see of it, in one line. */
+static str outcome_text(struct result *r, uint32_t i) {
+    struct json_limits limits = {EVENT_BYTES_MAX, JSON_DEPTH_MAX};
+    yyjson_val *root = NULL;
+    struct error ignored;
+    str text = STR_NONE;
+    str message = STR_NONE;
+    enum step_state state = r->run.steps[i].state;
+    if (!r->payloads[i].ptr ||
+        json_parse(r->payloads[i], limits, r->arena, &root, &ignored) != ST_OK)
+        return STR("");
+    if (state == STEP_FAILED) {
+        (void)json_str(json_member(root, "code"), &text);
+        (void)json_str(json_member(root, "message"), &message);
+        char line[512];
+        int n = snprintf(line, sizeof(line), "%.*s: %.*s", STR_ARG(text), STR_ARG(message));
+        return n > 0 ? arena_str(r->arena, str_c(line)) : STR("");
+    }
+    yyjson_val *v = json_member(root, state == STEP_SKIPPED ? "reason" : "output");
+    if (!v || json_str(v, &text)) return text.ptr ? str_trim(text) : STR("");
+    text = json_text(v, r->arena);
+    return text.ptr ? text : STR("");
+}
+
+/* Of a large run only what did not go well is shown. */
+static bool is_shown(const struct result *r, const struct step *s) {
+    return r->run.step_count <= STEPS_SHOWN_MAX ||
+           (s->state != STEP_SUCCESS && s->state != STEP_SKIPPED);
+}
+
+static void print_steps(struct cli *cli, struct result *r) {
+    struct list list;
+    uint32_t shown = 0;
+    list_open(&list, &cli->out, OUT_TABLE, columns, COUNT_OF(columns), cli->colour);
+    for (uint32_t i = 0; i < r->run.step_count && shown < STEPS_SHOWN_MAX; i++) {
+        const struct step *s = &r->run.steps[i];
+        char attempt[INT_TEXT_MAX];
+        struct arena_mark mark = arena_mark(r->arena);
+        if (!is_shown(r, s)) continue;
+        shown++;
+        list_row(&list, (struct cell[]){{s->id, TONE_PLAIN},
+                                        {str_c(step_state_name(s->state)), tone_of(s->state)},
+                                        {int_text(attempt, s->attempt), TONE_PLAIN},
+                                        {outcome_text(r, i), TONE_PLAIN}});
+        arena_rewind(r->arena, mark);
+    }
+    list_close(&list);
+    if (shown < r->run.step_count)
+        buf_printf(&cli->out.buf, "%s%u steps%s: cairn run steps %.*s\n",
+                   shown > 0 ? "... and " : "", r->run.step_count - shown, shown > 0 ? " more" : "",
+                   STR_ARG(r->info.run_id));
+}
+
+static void print_table(struct cli *cli, struct result *r) {
+    struct buf *out = &cli->out.buf;
+    const struct run_head *h = &r->run.head;
+    buf_put_c(out, "run     ");
+    (void)text_show(r->info.run_id, 0, out);
+    buf_put_c(out, "\nplan    ");
+    (void)text_show(r->info.plan_id, 0, out);
+    buf_put_c(out, " v");
+    (void)text_show(r->info.plan_version, 0, out);
+    buf_printf(out, "\nstatus  %s", run_status_name(h->status));
+    if (h->ended_seq > 0 && h->started_seq > 0) {
+        buf_put_c(out, " in ");
+        live_duration(r->info.ended_us - r->info.started_us, out);
+    }
+    buf_put_char(out, '\n');
+    if (r->run.step_count == 0) return;
+    buf_put_char(out, '\n');
+    print_steps(cli, r);
+}
+
+status result_print(struct cli *cli, struct ledger *reader, str run_id, struct error *err) {
+    struct arena arena;
+    struct result r = {.arena = &arena};
+    arena_init(&arena, (size_t)64 * 1024, RESULT_BYTES_MAX);
+    status st = load(reader, run_id, &r, err);
+    if (st == ST_OK) {
+        if (cli->format == OUT_TABLE)
+            print_table(cli, &r);
+        else
+            put_json(cli, &r);
+        if (r.run.head.status == RUN_FAILED) cli->exit_code = EXIT_RUN_FAILED;
+        if (r.run.head.status == RUN_CANCELLED) cli->exit_code = EXIT_RUN_CANCELLED;
+    }
+    arena_release(&arena);
+    return st;
+}
