@@ -67,3 +67,11 @@ void bench_append_single(const struct bench_options *o);
 void bench_import(const struct bench_options *o);
 void bench_read_run(const struct bench_options *o);
 void bench_start(const struct bench_options *o);
+void bench_run_noop(const struct bench_options *o);
+void bench_run_latency(const struct bench_options *o);
+void bench_run_exec(const struct bench_options *o);
+void bench_run_wide(const struct bench_options *o);
+void bench_run_waiting(const struct bench_options *o);
+void bench_recover(const struct bench_options *o);
+void bench_idle(const struct bench_options *o);
+const char *cairn_path(void); /* the program beside this one */

@@ -10,7 +10,7 @@
 #include "base/hash.h"
 
 /* The program beside this one. */
-static const char *cairn_path(void) {
+const char *cairn_path(void) {
     static char path[4096];
     ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 16);
     if (n < 0) die("where am I", NULL);

@@ -21,6 +21,13 @@ const struct bench benches[] = {
      bench_import},
     {"read-run", "a run of ten events by id", bench_read_run},
     {"start", "cairn version", bench_start},
+    {"run-noop", "ten noop steps, 64 runs in flight, against bare inserts", bench_run_noop},
+    {"run-latency", "one such run at a time, against 11 fdatasyncs", bench_run_latency},
+    {"run-exec", "steps of /bin/true, against posix_spawn", bench_run_exec},
+    {"run-wide", "fan-outs of 10,000 and 100,000 steps", bench_run_wide},
+    {"run-waiting", "100,000 runs asleep", bench_run_waiting},
+    {"recover", "10,000 open runs after SIGKILL", bench_recover},
+    {"idle", "cairn serve with nothing to do: time to ready, memory", bench_idle},
 };
 const size_t bench_count = COUNT_OF(benches);
 
