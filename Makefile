@@ -163,7 +163,7 @@ all: $(patsubst $(BUILD)/release/%,$(BUILD)/%,$(call products,release)) ## build
 $(BUILD)/libcairn.a $(BUILD)/libcairn.so $(BUILD)/cairn $(BUILD)/cairn-bench: $(BUILD)/%: $(BUILD)/release/%
 	@cp -f $< $@
 
-run: all ## import the example ledger, show its runs and one history, and verify it
+run: all ## carry out examples/orders with live progress, show its result, and verify the ledger
 	@CAIRN=$(BUILD)/cairn scripts/demo.sh
 
 test: $(call products,test) $(call test_programs,test) ## layers, unit tests on SQLite and PostgreSQL, e2e, short crash tests, fuzz corpora

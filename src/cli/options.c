@@ -1,6 +1,7 @@
 #include "cli/options.h"
 
 #include <assert.h>
+#include <strings.h>
 
 #include "base/buf.h"
 #include "base/time.h"
@@ -243,7 +244,7 @@ status args_choice(const struct args *args, enum opt opt, const char *const *nam
     struct buf all;
     buf_init_fixed(&all, mem, sizeof(mem));
     for (int i = 0; names[i]; i++) {
-        if (str_eq(str_c(names[i]), text)) {
+        if (text.len == strlen(names[i]) && strncasecmp(names[i], text.ptr, text.len) == 0) {
             *out = i;
             return ST_OK;
         }

@@ -60,7 +60,6 @@ enum opt {
     OPT_WORKFLOW,
     OPT_COUNT
 };
-#define OPTIONS_HAVE_SEEDS 1 /* OPT_SEED and OPT_SEEDS: for selftest.c */
 #define OPT_BIT(opt) ((uint64_t)1 << (opt))
 
 enum opt_trait {

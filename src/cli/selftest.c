@@ -172,8 +172,7 @@ static void print_summary(struct selftest *t) {
 }
 
 /* Runs `count` seeds from `first` on. ST_CORRUPT with SELFTEST_FAILED if one of them fails. */
-status selftest_seeds(struct cli *cli, int64_t first, int64_t count, struct error *err);
-status selftest_seeds(struct cli *cli, int64_t first, int64_t count, struct error *err) {
+static status selftest_seeds(struct cli *cli, int64_t first, int64_t count, struct error *err) {
     struct selftest t = {.cli = cli, .first = (uint64_t)first, .count = count};
     long processors = sysconf(_SC_NPROCESSORS_ONLN);
     int64_t processes = processors < 1               ? 1
@@ -194,7 +193,6 @@ status selftest_seeds(struct cli *cli, int64_t first, int64_t count, struct erro
                     (long long)(t.failed > 0 ? t.failed : t.count - t.done), (long long)t.count);
 }
 
-#ifdef OPTIONS_HAVE_SEEDS /* options.h: OPT_SEED and OPT_SEEDS */
 status cmd_selftest(struct cli *cli, struct error *err) {
     int64_t first = 0;
     int64_t count = 0;
@@ -204,4 +202,3 @@ status cmd_selftest(struct cli *cli, struct error *err) {
     if (st == ST_OK && !many && !args_has(&cli->args, OPT_SEED)) count = 1000;
     return st == ST_OK ? selftest_seeds(cli, first, count, err) : st;
 }
-#endif

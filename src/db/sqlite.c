@@ -16,6 +16,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sqlite3.h>
+#include <fcntl.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -233,6 +234,10 @@ status sqlite_open(str url, enum db_mode mode, struct db **out, struct error *er
         goto out;
     }
     pthread_once(&setup_once, setup);
+    if (mode == DB_WRITE && !vfs && strcmp(db->path, ":memory:") != 0) { /* a new ledger is its owner's alone, whatever the umask says */
+        int fd = open(db->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        if (fd >= 0) close(fd);
+    }
     int flags =
         mode == DB_WRITE ? SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE : SQLITE_OPEN_READONLY;
     int rc = sqlite3_open_v2(db->path, &db->conn,
@@ -564,6 +569,8 @@ static status sqlite_backup(struct db *base, str path, struct error *err) {
                        db->path, name);
         goto out;
     }
+    int fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd >= 0) close(fd);
     int rc = sqlite3_open_v2(name, &to,
                              SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX |
                                  SQLITE_OPEN_EXRESCODE,

@@ -322,7 +322,7 @@ status claim_queue(struct ledger *l, const struct run_claim *claim, int64_t run_
         db_bulk_int(b, claim->node_no);
         db_bulk_int(b, claim->epoch);
         put_wake(b, claim->wake_us);
-        db_bulk_int(b, 0);
+        if (claim->act == CLAIM_OPEN) db_bulk_int(b, 0);
         return ST_OK;
     case CLAIM_CLOSE:
         db_bulk_int(l->del_lease, run_no);

@@ -156,6 +156,8 @@ TEST_DB(lease_is_poked_by_those_who_do_not_hold_it) {
     struct run_claim poke = {.act = CLAIM_POKE};
     CHECK(put(&b, "RunPaused", "r1", &poke).code == ST_OK);
     CHECK(due(&b, me.node_no, 0, 0) == 1); /* a restart would find it */
+    c = claim(&me, CLAIM_MOVE, CLAIM_NEVER); /* a commit of ours that knew nothing of the poke */
+    CHECK(put(&b, "RunResumed", "r1", &c).code == ST_OK);
     CHECK(lease_poked(b.ledger, &me, 9, &b.arena, &runs, &err) == ST_OK && runs.count == 1);
     CHECK(str_eq(runs.items[0].run_id, STR("r1")));
     CHECK(lease_poked(b.ledger, &me, 9, &b.arena, &runs, &err) == ST_OK && runs.count == 0);

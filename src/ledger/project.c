@@ -20,6 +20,7 @@ static const struct db_col step_cols[] = {
     {"step_pos", DB_INT}, {"attempt", DB_INT}, {"state", DB_INT}, {"started_seq", DB_INT},
     {"ended_seq", DB_INT}, {"result_seq", DB_INT}, {"step_id", DB_TEXT}, {"step_uuid", DB_BLOB}};
 enum { STEP_STATE_COLS = 6 }; /* those that change */
+enum { LEASE_MOVE_COLS = 4 }; /* all but `poked`: a poke that came meanwhile must be seen */
 static const struct db_col alert_cols[] = {
     {"run_no", DB_INT}, {"seq", DB_INT}, {"prior", DB_TEXT}, {"attempted", DB_TEXT}};
 static const struct db_col lease_cols[] = {
@@ -31,7 +32,7 @@ static const struct db_bulk_spec specs[] = {
     SPEC("state_run", DB_INSERT, state_cols, 0),    SPEC("state_run", DB_UPDATE, state_cols, 1),
     SPEC("state_step", DB_INSERT, step_cols, 0),    {"state_step", DB_UPDATE, step_cols, STEP_STATE_COLS, 1},
     SPEC("state_alert", DB_INSERT, alert_cols, 0),  SPEC("lease_run", DB_INSERT, lease_cols, 0),
-    SPEC("lease_run", DB_UPDATE, lease_cols, 1),    {"lease_run", DB_DELETE, lease_cols, 1, 1}};
+    {"lease_run", DB_UPDATE, lease_cols, LEASE_MOVE_COLS, 1}, {"lease_run", DB_DELETE, lease_cols, 1, 1}};
 /* clang-format on */
 
 status project_open(struct ledger *l, struct error *err) {

@@ -148,6 +148,28 @@ static status check_indexes(struct walk *w, struct error *err) {
     return st;
 }
 
+/* The triggers that refuse UPDATE and DELETE: without them the history is only a habit. */
+static status check_triggers(struct walk *w, struct error *err) {
+    enum { SQLITE_TRIGGERS = 12, POSTGRES_TRIGGERS = 18 }; /* as schema.c makes them */
+    int64_t there = 0;
+    int64_t wanted = db_is_postgres(w->l->db) ? POSTGRES_TRIGGERS : SQLITE_TRIGGERS;
+    status st = walk_count(
+        w,
+        "{sqlite:SELECT COUNT(*) FROM sqlite_master WHERE type = 'trigger' AND name LIKE 'ledger%'}"
+        "{postgres:SELECT COUNT(*) FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid"
+        " WHERE c.relnamespace = current_schema()::regnamespace AND c.relname LIKE 'ledger%'"
+        " AND NOT t.tgisinternal AND t.tgenabled <> 'D'}",
+        &there, err);
+    if (st == ST_OK && there < wanted) {
+        char what[ERROR_MSG_MAX];
+        snprintf(what, sizeof(what),
+                 "%lld of the %lld triggers that refuse changes to the ledger are missing or off",
+                 (long long)(wanted - there), (long long)wanted);
+        walk_damage(w, STR_NONE, 0, STR_NONE, what);
+    }
+    return st;
+}
+
 status ledger_verify(struct ledger *l, bool state, ledger_progress progress, void *context,
                      struct arena *arena, struct verify_report *report, struct error *err) {
     *report = (struct verify_report){0};
@@ -168,6 +190,7 @@ status ledger_verify(struct ledger *l, bool state, ledger_progress progress, voi
         w.total = report->runs;
         st = verify_state(&w, tenants, count, err);
     }
+    if (st == ST_OK && !report->damaged) st = check_triggers(&w, err);
     if (st == ST_CORRUPT) { /* the reader itself could not go on: that is a finding */
         walk_damage(&w, STR_NONE, 0, STR_NONE, err->msg);
         st = ST_OK;

@@ -207,6 +207,7 @@ static void after_look(struct host_task *t) {
     if (t->call.code != ST_OK) {
         LOG(LOG_WARN, "could not look for work of other nodes",
             LOG_S("error", str_c(t->call.err.msg)));
+        engine_recover(t->host->engine); /* it may have landed: then these runs are ours to load */
         return;
     }
     for (size_t i = 0; i < t->runs.count; i++)

@@ -378,6 +378,8 @@ struct verify_report canon_verify(struct canon *c, bool state) {
     struct error err = {0};
     CHECK(ledger_verify(c->ledger, state, NULL, NULL, &c->arena, &report, &err) == ST_OK, "%s",
           err.msg);
+    if (c->no_triggers && strstr(report.what, "triggers that refuse"))
+        report.damaged = false; /* the test itself removed them; care_triggers.c is about that */
     return report;
 }
 
@@ -388,6 +390,7 @@ void canon_clean(struct canon *c) {
 }
 
 void canon_drop_triggers(struct canon *c) {
+    c->no_triggers = true;
     if (db_is_postgres(ledger_db(c->ledger))) {
         canon_must_sql(c, "DROP FUNCTION cairn_refuse() CASCADE");
         return;

@@ -21,6 +21,7 @@ struct canon {
     int64_t now_us; /* the store's clock */
     struct db
         *faulty; /* the wrapper of the connection in use, if opened with canon_open_faulty() */
+    bool no_triggers; /* canon_drop_triggers() was called */
 };
 
 /* 2026-01-04T12:00:00Z */

@@ -7,12 +7,11 @@
  *  - every run COMPLETED; no step has two results, nor a StepCompleted without its output;
  *  - no command ran before the results it depends on were durable;
  *  - each sleep ended once, and not before its time; attempts are 1, 2 where the first fails;
- *  - no task was accepted from a lease that was not the newest;
  *  - `ledger verify --state` finds nothing wrong.
  *
- * CYCLES=n (10) gives one and a half times as many kills on SQLite; a tenth of these (4 at least) on PostgreSQL, with two nodes at work at once.
- * ENGINE_SEED=n repeats the moments, as far as a machine can. */
-#include <dirent.h>
+ * CYCLES=n (10) gives one and a half times as many kills on SQLite, a tenth of these (4 at least)
+ * on PostgreSQL, with two nodes at work at once. ENGINE_SEED=n repeats the moments, as far as a
+ * machine can. */
 #include <errno.h>
 #include <signal.h>
 #include <stdarg.h>
