@@ -108,6 +108,7 @@ static status open_host(struct drive *d, struct error *err) {
                                    .tenant_active_max = d->options.tenant_active_max,
                                    .plan_active_max = d->options.plan_active_max,
                                    .only_asked = !d->options.all,
+                                   .passive = d->options.passive,
                                    .observe = on_note,
                                    .lost = on_lost,
                                    .context = d};

@@ -14,6 +14,7 @@
 #include "lib/host.h"
 
 struct drive_options {
+    bool passive; /* execute nothing: the process only signals */
     bool all;   /* drive every open run, not only what is asked for */
     bool quiet; /* no progress */
     bool serve; /* no progress either, but a log */

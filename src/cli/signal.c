@@ -134,7 +134,7 @@ static status is_postgres(struct cli *cli, bool *out, struct error *err) {
 
 static status send_to_engine(struct cli *cli, const struct order *o, struct error *err) {
     struct drive d;
-    struct drive_options options = {.quiet = true};
+    struct drive_options options = {.quiet = true, .passive = true};
     status st = drive_open(&d, cli, &options, err);
     if (st != ST_OK) return st;
     bool cancel = o->signal.kind == SIGNAL_CANCEL;

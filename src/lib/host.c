@@ -267,12 +267,13 @@ static status port_active(void *context, str tenant_id, str plan_id, int64_t *te
 
 static void port_start(void *context, struct attempt *attempt) {
     struct host *h = context;
-    executor_start(h->executor, attempt);
+    if (!h->options.passive) executor_start(h->executor, attempt);
 }
 
 static void port_stop(void *context, struct attempt *attempt) {
     struct host *h = context;
-    executor_stop(h->executor, attempt);
+    if (!h->options.passive) executor_stop(h->executor, attempt);
+    else attempt->done(attempt, false, STR_NONE, "CANCELLED", STR("it was not executed"), STR_NONE);
 }
 
 static void port_observe(void *context, const struct engine_note *note) {

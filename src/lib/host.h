@@ -26,6 +26,7 @@ struct host_options {
     int64_t kill_grace_ms; /* 0: the executor's default */
     uint32_t settle_max, resident_max;
     int64_t tenant_active_max, plan_active_max;
+    bool passive;    /* decides and records, but executes nothing: for a process that only signals */
     bool only_asked; /* drive only what is asked for, not every open run of the node */
     struct metrics *metrics;
     void (*observe)(void *context, const struct engine_note *note);
