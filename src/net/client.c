@@ -154,7 +154,7 @@ static status set_headers(struct transfer *t, const struct client_request *r, st
         typed = typed || same_name(r->headers[i].name, "content-type");
         buf_clear(&line);
         buf_put(&line, r->headers[i].name);
-        buf_put_char(&line, value.len > 0 ? ':' : ';'); /* libcurl's way to write an empty one */
+        buf_put_c(&line, value.len > 0 ? ": " : ";"); /* libcurl's way to write an empty one */
         buf_put(&line, value);
         buf_put_char(&line, 0);
         if (!is_token(r->headers[i].name))

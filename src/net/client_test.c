@@ -155,7 +155,7 @@ TEST(client_sends_what_it_is_told) {
             CHECK(strstr(text, line) != NULL, "case %zu: %s", i, text);
         }
         bool sent = cases[i].headers > 0;
-        CHECK((strstr(text, "\r\nX-One:1\r\n") != NULL) == sent, "case %zu: %s", i, text);
+        CHECK((strstr(text, "\r\nX-One: 1\r\n") != NULL) == sent, "case %zu: %s", i, text);
         CHECK((strstr(text, "\r\nX-Empty:\r\n") != NULL) == sent, "case %zu: %s", i, text);
         CHECK((strstr(text, "Content-Type:") != NULL) == sent, "case %zu: %s", i, text);
         CHECK(strstr(text, "Expect") == NULL, "case %zu: %s", i, text);
