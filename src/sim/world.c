@@ -35,7 +35,8 @@ bool sim_rng_chance(struct rng *r, int64_t per_mille) {
 
 /* ---- the trace ---- */
 
-static void trace_line(struct world *w, const char *head, const char *fmt, va_list args) {
+__attribute__((format(printf, 3, 0))) static void trace_line(struct world *w, const char *head,
+                                                            const char *fmt, va_list args) {
     char line[TRACE_LINE_MAX];
     int64_t ms = (w->now_us - w->start_us) / 1000;
     int n = snprintf(line, sizeof(line), "%6lld.%03lld %s", (long long)(ms / 1000),
