@@ -1,0 +1,61 @@
+/* net/server_fixture_test.h: a server on a loop that is turned by hand, and plain clients beside
+ * it. */
+#pragma once
+
+#include <uv.h>
+
+#include "base/buf.h"
+#include "net/server.h"
+
+enum { FIXTURE_HELD_MAX = 4096 };
+
+struct fixture {
+    uv_loop_t loop;
+    struct http_server *server;
+    int port;
+    int requests; /* seen by the handler */
+    bool hold;    /* the handler does not answer: see `held` */
+    bool closed;
+    struct http_exchange *held[FIXTURE_HELD_MAX];
+    int held_count, gone;
+    struct buf body; /* of the last request */
+    char remote[64], method[16], target[64];
+    bool tls;
+};
+
+/* Opens a server on a free port of 127.0.0.1. The handler answers 200 with the request's body, or
+ * its target when it has none. */
+struct fixture *fixture_open(const struct http_options *options);
+void fixture_close(struct fixture *f); /* checks that all handles went away */
+void fixture_turn(struct fixture *f);  /* whatever is ready, without waiting */
+void fixture_wait(struct fixture *f, int64_t ms);
+/* Turns the loop, waiting if need be, until *flag is at least `count`; false after 10 s. */
+bool fixture_until(struct fixture *f, const int *flag, int count);
+
+struct peer {
+    int fd;
+    bool eof, reset;
+    struct buf in;
+    size_t read; /* of `in`, by answer_next() */
+};
+void peer_open(struct fixture *f, struct peer *c);
+void peer_open_unix(struct peer *c, const char *path);
+void peer_end(struct peer *c);
+/* Sends all, turning the loop as long as the server does not take it. false when it no longer does.
+ */
+bool peer_send(struct fixture *f, struct peer *c, str bytes);
+void peer_poll(struct peer *c); /* takes what is there */
+
+struct answer {
+    int code;
+    str head, body;
+};
+/* Waits for the next answer that is no 1xx. false at the end of the connection, or after `ms`. */
+bool answer_next(struct fixture *f, struct peer *c, bool is_head, int64_t ms, struct answer *out);
+bool answer_has(const struct answer *a, const char *text); /* in its head */
+/* Waits until the server ended the connection; false after `ms`. */
+bool peer_ended(struct fixture *f, struct peer *c, int64_t ms);
+
+#define GET(path) STR("GET " path " HTTP/1.1\r\nHost: a\r\n\r\n")
+struct http_stats stats_of(struct fixture *f);
+void check_get(struct fixture *f, struct peer *c); /* GET /x is answered with its target */
