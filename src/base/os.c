@@ -164,7 +164,7 @@ static status file_create_beside(str path, struct file *out, struct error *err) 
         return fail(err, "write", path, ENAMETOOLONG);
     out->path = target;
     memcpy(out->path.text + path.len, suffix, (size_t)n + 1);
-    out->fd = open_again(out->path.text, O_WRONLY | O_CREAT | O_EXCL, 0666);
+    out->fd = open_again(out->path.text, O_WRONLY | O_CREAT | O_EXCL, 0600);
     if (out->fd < 0) return fail(err, "create a file beside", path, errno);
     struct stat old;
     if (stat(target.text, &old) == 0 && fchmod(out->fd, old.st_mode & 0777) != 0) {

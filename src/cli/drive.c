@@ -100,6 +100,10 @@ static status read_rules(struct drive *d, struct error *err) {
 }
 
 static status open_host(struct drive *d, struct error *err) {
+    str secrets = d->cli->args.values[OPT_SECRETS];
+    if (secrets.ptr && !path_exists(secrets))
+        return error_at(err, ST_NOT_FOUND, "SECRETS_NOT_FOUND", "",
+                        "there is no folder \"%.*s\" to read secrets from", STR_ARG(secrets));
     struct host_options options = {.url = d->url,
                                    .data_dir = d->folder,
                                    .node = d->options.node,

@@ -55,6 +55,11 @@ static void put_outcome(struct result *r, uint32_t i, struct buf *out) {
         if (state == STEP_SUCCESS && output) {
             buf_put_c(out, ",\"output\":");
             (void)json_write(output, out);
+            yyjson_val *detail = json_member(root, "detail"); /* that it was cut, for one */
+            if (detail) {
+                buf_put_c(out, ",\"detail\":");
+                (void)json_write(detail, out);
+            }
         } else if (state == STEP_SKIPPED && reason) {
             buf_put_c(out, ",\"reason\":");
             (void)json_write(reason, out);

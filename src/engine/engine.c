@@ -552,6 +552,8 @@ static void rest(struct engine_run *r) {
     bool crowded = eng->runs.count > eng->options.resident_max;
     /* Its row must bring it back: a poke without consequences has left a wake that does not. */
     bool row_is_right = r->claimed && r->claimed_wake == wake;
+    /* One that loads nothing by itself must keep what has a time to wake. */
+    if (eng->options.only_asked && wake != FLOW_NEVER) waits_long = crowded = false;
     if ((waits_long || (waits && crowded)) && row_is_right && !r->attempts && !r->flow.stuck) {
         run_drop(r, ST_OK, NULL);
         return;

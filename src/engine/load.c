@@ -373,12 +373,42 @@ static status prepare(struct engine_run *r, const struct start_request *q,
 }
 
 /* A run of that id exists: the same plan of the same tenant is no second start. */
+/* The hash of the plan that the run was launched with. */
+struct launched {
+    struct engine *eng;
+    uint8_t sha256[SHA256_LEN];
+    bool found;
+};
+
+static status find_launch(void *context, const struct event_record *rec, struct error *err) {
+    struct launched *l = context;
+    struct plan_ref ref = {0};
+    struct error ignored;
+    if (rec->event.payload.ptr && rec->event.type == EVENT_SIGNAL_RECEIVED &&
+        launch_ref(rec->event.payload, &l->eng->scratch, &ref, &ignored) == ST_OK) {
+        memcpy(l->sha256, ref.sha256, SHA256_LEN);
+        l->found = true;
+    }
+    return error_set(err, ST_LIMIT, "the first row is enough");
+}
+
+static status same_plan(struct engine *eng, const struct start_request *q,
+                        const struct engine_loaded *loaded, bool *same, struct error *err) {
+    struct launched l = {.eng = eng};
+    status st = eng->ports.walk(eng->ports.context, loaded, 0, find_launch, &l, err);
+    if (st != ST_OK && st != ST_LIMIT) return st;
+    *same = l.found && memcmp(l.sha256, q->ref.sha256, SHA256_LEN) == 0;
+    return ST_OK;
+}
+
 static status start_again(struct engine *eng, const struct start_request *q,
                           const struct engine_loaded *loaded, struct error *err) {
     const struct run_info *i = &loaded->info;
     bool same = str_eq(i->tenant_id, q->tenant_id) && str_eq(i->project_id, q->project_id) &&
                 str_eq(i->environment_id, q->environment_id) &&
                 str_eq(i->plan_id, q->ref.plan_id) && str_eq(i->plan_version, q->ref.plan_version);
+    status st = same ? same_plan(eng, q, loaded, &same, err) : ST_OK;
+    if (st != ST_OK) return st;
     if (!same)
         return error_at(err, ST_CONFLICT, "RUN_ID_TAKEN", "/runId",
                         "the run id \"%.*s\" is in use for something else", STR_ARG(q->run_id));

@@ -37,3 +37,20 @@ TEST_DB(engine_executes_commands_and_feeds_outputs) {
     CHECK(is(p, "{\"stepType\":\"exec\",\"output\":\"got 42\"}"), "%.*s", STR_ARG(p));
     bed_release(&bed);
 }
+
+/* The same run id again is no second start; with another plan, even one of the same name and
+ * version, it is refused. */
+TEST_DB(engine_run_id_belongs_to_its_plan) {
+    struct bed bed;
+    struct error err = {0};
+    bed_init(&bed, url);
+    bed_open(&bed);
+    CHECK(bed_run(&bed, PLAN("{\"stepId\":\"a\",\"type\":\"noop\"}"), "r1") == RUN_COMPLETED);
+    struct start_request again = bed_request(&bed, PLAN("{\"stepId\":\"a\",\"type\":\"noop\"}"), "r1");
+    CHECK(bed_start(&bed, &again, &err) == ST_OK, "%s", err.msg);
+    struct start_request other = bed_request(&bed, PLAN("{\"stepId\":\"b\",\"type\":\"noop\"}"), "r1");
+    CHECK(bed_start(&bed, &other, &err) == ST_CONFLICT);
+    CHECK(strcmp(err.reason, "RUN_ID_TAKEN") == 0, "%s", err.msg);
+    CHECK(bed.events[EVENT_RUN_STARTED] == 1);
+    bed_release(&bed);
+}

@@ -239,7 +239,7 @@ static void put_content_type(struct job *job, str type) {
 static void answer_output(struct job *job, const struct client_response *r, str body) {
     str asked = STR_NONE;
     bool is_asked = json_str(json_member(job->http->body, "output"), &asked);
-    bool must = job->attempt->step->output == PLAN_OUTPUT_JSON;
+    bool must = is_asked && job->attempt->step->output == PLAN_OUTPUT_JSON;
     bool may = must || (is_json_type(r->content_type) && !is_asked);
     struct error err = {0};
     buf_init(&job->output, 6 * job->ex->output_max + 4096);
