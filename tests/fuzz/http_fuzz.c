@@ -46,7 +46,7 @@ static void run(str bytes, size_t piece_max, struct outcome *out) {
         http_parser_trim(&p);
         http_parser_start(&p, &options, &total);
     }
-    out->state = p.state;
+    out->state = (int)p.state;
     out->refusal = p.state == HTTP_PARSE_BAD ? (int)p.refusal : -1;
     http_parser_release(&p);
     ASSERT(total == 0);
