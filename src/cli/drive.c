@@ -14,6 +14,7 @@ enum {
     FOLLOW_MS = 100,   /* between two looks at the ledger */
     FOLLOW_PAGE = 500, /* events of one look */
     DONE_CHECK_MS = 200,
+    TROUBLE_TRIES_MAX = 5, /* about eight seconds */
     RULES_MAX = ARGS_REPEATS_MAX,
 };
 #define LOOK_AHEAD_US ((int64_t)1000000) /* a sleeping run is loaded this long before its time */
@@ -62,6 +63,16 @@ static void on_note(void *context, const struct engine_note *note) {
         d->over = true;
     else
         look_in_time(d, note->flow);
+}
+
+/* A server waits for better times; somebody who looks at a terminal is told. */
+static void on_trouble(void *context, str run_id, const struct error *why, int tries) {
+    struct drive *d = context;
+    if (d->options.serve || tries < TROUBLE_TRIES_MAX) return;
+    d->trouble = *why;
+    (void)error_wrap(&d->trouble, "run \"%.*s\" is durable up to here, but cannot go on",
+                     STR_ARG(run_id));
+    d->hopeless = d->stop = true;
 }
 
 static void on_lost(void *context) {
@@ -114,6 +125,7 @@ static status open_host(struct drive *d, struct error *err) {
                                    .only_asked = !d->options.all,
                                    .passive = d->options.passive,
                                    .observe = on_note,
+                                   .trouble = on_trouble,
                                    .lost = on_lost,
                                    .context = d};
     status st = host_open(&d->loop, &options, &d->host, err);
@@ -247,6 +259,10 @@ static status lost(struct error *err) {
 static status wait_answer(struct drive *d, const struct answer *a, struct error *err) {
     while (!a->there && !d->stop && !d->lost)
         (void)uv_run(&d->loop, UV_RUN_ONCE);
+    if (!a->there && d->hopeless) {
+        *err = d->trouble;
+        return err->code;
+    }
     if (!a->there) return d->lost ? lost(err) : interrupted(err);
     if (a->code != ST_OK) *err = a->err;
     return a->code;
@@ -417,6 +433,10 @@ status drive_until(struct drive *d, bool (*done)(struct drive *d), struct error 
         (void)uv_run(&d->loop, UV_RUN_ONCE);
     uv_close((uv_handle_t *)&timer, NULL);
     (void)uv_run(&d->loop, UV_RUN_NOWAIT);
+    if (d->hopeless) {
+        *err = d->trouble;
+        return err->code;
+    }
     return d->lost ? lost(err) : ST_OK;
 }
 

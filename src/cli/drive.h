@@ -41,6 +41,8 @@ struct drive {
     int64_t shown_seq; /* of the newest event shown, of a run that others carry out */
     bool stop;         /* Ctrl-C */
     bool lost;         /* another node has our work */
+    bool hopeless;     /* the run in the foreground cannot be written: `trouble` says why */
+    struct error trouble;
     int control_lock;
 };
 

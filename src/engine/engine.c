@@ -490,6 +490,7 @@ static void run_trouble(struct engine_run *r, const struct error *why) {
     r->tries++;
     LOG(r->tries > RETRY_TRIES_MAX ? LOG_ERROR : LOG_WARN, "a run could not go on and is tried again",
         LOG_S("runId", r->run_id), LOG_S("error", str_c(why->msg)), LOG_N("tries", r->tries));
+    if (eng->ports.trouble) eng->ports.trouble(eng->ports.context, r->run_id, why, r->tries);
     r->has_flow = false;
     int64_t now = eng->ports.now_us(eng->ports.context);
     run_timer(r, now + RETRY_AFTER_US * (r->tries < 20 ? r->tries : 20));

@@ -72,6 +72,8 @@ struct engine_ports {
     void (*stop)(void *context, struct attempt *attempt);
     void (*wake_at)(void *context, int64_t us); /* call engine_tick() then, or earlier */
     void (*observe)(void *context, const struct engine_note *note); /* or NULL */
+    /* A run cannot be written for the n-th time; it is tried again all the same. Or NULL */
+    void (*trouble)(void *context, str run_id, const struct error *why, int tries);
     void (*lost)(void *context); /* the lease is lost: everything was dropped. Or NULL */
 };
 

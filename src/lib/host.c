@@ -281,6 +281,11 @@ static void port_observe(void *context, const struct engine_note *note) {
     h->options.observe(h->options.context, note);
 }
 
+static void port_trouble(void *context, str run_id, const struct error *why, int tries) {
+    struct host *h = context;
+    if (h->options.trouble) h->options.trouble(h->options.context, run_id, why, tries);
+}
+
 static void port_lost(void *context) {
     struct host *h = context;
     if (h->options.lost) h->options.lost(h->options.context);
@@ -433,6 +438,7 @@ static status open_engine(struct host *h, struct error *err) {
                                  .stop = port_stop,
                                  .wake_at = port_wake_at,
                                  .observe = h->options.observe ? port_observe : NULL,
+                                 .trouble = port_trouble,
                                  .lost = port_lost};
     struct engine_options options = {.lease = h->lease,
                                      .node = h->node,

@@ -30,6 +30,7 @@ struct host_options {
     bool only_asked; /* drive only what is asked for, not every open run of the node */
     struct metrics *metrics;
     void (*observe)(void *context, const struct engine_note *note);
+    void (*trouble)(void *context, str run_id, const struct error *why, int tries); /* or NULL */
     void (*lost)(void *context); /* the lease is lost, for good */
     void *context;
 };
