@@ -2,7 +2,7 @@
 #include "cli/cli.h"
 
 #define B(opt) OPT_BIT(OPT_##opt)
-#define ENGINE_OPTIONS (B(SECRETS) | B(ALLOW) | B(WAIT)) /* of whoever carries out steps */
+#define ENGINE_OPTIONS (B(SECRETS) | B(ALLOW) | B(ENDPOINT) | B(WAIT)) /* of whoever carries out steps */
 #define SIGNAL_OPTIONS (B(REASON) | B(SIGNAL_ID) | B(ACTOR) | B(WAIT))
 
 const struct command commands[] = {

@@ -110,6 +110,23 @@ static status read_rules(struct drive *d, struct error *err) {
     return ST_OK;
 }
 
+/* "s3=https://{bucket}.s3.example/{key}" */
+static status read_endpoints(struct drive *d, struct error *err) {
+    static const str schemes[] = {STR_LIT("s3"), STR_LIT("gs"), STR_LIT("azure")};
+    str text;
+    d->endpoints = ARENA_ARRAY(&d->cli->arena, struct plan_endpoint, RULES_MAX);
+    for (size_t at = 0; args_each(&d->cli->args, OPT_ENDPOINT, &at, &text);) {
+        struct plan_endpoint *e = &d->endpoints[d->endpoint_count++];
+        bool known = false;
+        bool split = str_split(text, '=', &e->scheme, &e->base_url);
+        for (size_t i = 0; i < COUNT_OF(schemes); i++)
+            known = known || str_eq(e->scheme, schemes[i]);
+        if (!split || !known || !str_starts(e->base_url, STR("http")))
+            return cli_usage(err, "--endpoint must be s3, gs or azure, '=' and an http or https URL");
+    }
+    return ST_OK;
+}
+
 static status open_host(struct drive *d, struct error *err) {
     str secrets = d->cli->args.values[OPT_SECRETS];
     if (secrets.ptr && !path_exists(secrets))
@@ -120,6 +137,8 @@ static status open_host(struct drive *d, struct error *err) {
                                    .node = d->options.node,
                                    .secrets_dir = d->cli->args.values[OPT_SECRETS],
                                    .guard = &d->guard,
+                                   .endpoints = d->endpoints,
+                                   .endpoint_count = d->endpoint_count,
                                    .tenant_active_max = d->options.tenant_active_max,
                                    .plan_active_max = d->options.plan_active_max,
                                    .only_asked = !d->options.all,
@@ -195,6 +214,7 @@ status drive_open(struct drive *d, struct cli *cli, const struct drive_options *
     d->postgres = store_is_postgres(d->url);
     d->folder = arena_str(&cli->arena, store_folder(cli));
     st = read_rules(d, err);
+    if (st == ST_OK) st = read_endpoints(d, err);
     if (st == ST_OK) st = dir_make(d->folder, err);
     if (st != ST_OK) return st;
     (void)signal(SIGPIPE, SIG_IGN); /* a client that went away is no reason to end */

@@ -32,6 +32,8 @@ struct drive {
     struct control *control;
     struct control_client *peer;
     struct guard guard;
+    struct plan_endpoint *endpoints; /* --endpoint */
+    size_t endpoint_count;
     uv_signal_t interrupt, terminate;
     uv_timer_t draw, look;
     struct live *live;

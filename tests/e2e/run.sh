@@ -185,6 +185,30 @@ test_a_long_path_has_a_socket_too() {
     wait || true
 }
 
+# A bucket is reached through the endpoint that the configuration names, and only if the bucket itself is allowed.
+test_a_plan_in_a_bucket() {
+    command -v python3 >/dev/null || { skip "python3 is not here to serve a file"; return; }
+    local port=$((20000 + RANDOM % 20000)) server ok
+    mkdir -p srv/bucket
+    plan buck '{"stepId":"a","type":"noop"}'
+    cp buck.json srv/bucket/p.json
+    python3 -m http.server "$port" --bind 127.0.0.1 --directory srv >/dev/null 2>&1 &
+    server=$!
+    until_true listens_on "$port"
+    "$cairn" plan ref buck.json --uri s3://bucket/p.json >ref.json
+    exits 1 r run ref.json -q 2>err
+    holds "$(cat err)" PLAN_URI_NOT_ALLOWED
+    exits 1 r run ref.json -q --allow s3://bucket 2>err
+    holds "$(cat err)" "no endpoint is configured"
+    ok=0
+    r run ref.json -q --allow s3://bucket --allow "http://127.0.0.1:$port" \
+        --endpoint "s3=http://127.0.0.1:$port/{bucket}/{key}" || ok=$?
+    kill "$server"
+    same "$ok" 0
+    exits 2 r run ref.json --endpoint ftp=x 2>err
+}
+listens_on() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+
 test_the_help_of_run() {
     "$cairn" help run >text
     holds "$(cat text)" "usage: cairn run PLAN|-"
