@@ -14,7 +14,7 @@
 struct bench_options {
     double seconds;  /* for value and limit together, per case */
     str db;          /* a PostgreSQL address, or STR_NONE for SQLite in `dir` */
-    int64_t events;  /* size of the big ledgers */
+    int64_t events;  /* size of the big ledgers, in events or runs */
     const char *dir; /* a fresh folder */
 };
 
@@ -74,4 +74,13 @@ void bench_run_wide(const struct bench_options *o);
 void bench_run_waiting(const struct bench_options *o);
 void bench_recover(const struct bench_options *o);
 void bench_idle(const struct bench_options *o);
+void bench_http_echo(const struct bench_options *o);
+void bench_http_append(const struct bench_options *o);
+void bench_http_append_batch(const struct bench_options *o);
+void bench_http_run(const struct bench_options *o);
+void bench_http_task(const struct bench_options *o);
+void bench_http_get_run(const struct bench_options *o);
+void bench_http_list(const struct bench_options *o);
+void bench_sse(const struct bench_options *o);
+void bench_http_idle(const struct bench_options *o);
 const char *cairn_path(void); /* the program beside this one */

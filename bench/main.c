@@ -1,4 +1,4 @@
-/* cairn-bench: `list`, or NAME [--seconds S] [--db URL] [--events N]. */
+/* cairn-bench: `list`, or NAME [--seconds S] [--db URL] [--events N | --runs N]. */
 #include "bench.h"
 
 #include <math.h>
@@ -28,6 +28,15 @@ const struct bench benches[] = {
     {"run-waiting", "100,000 runs asleep", bench_run_waiting},
     {"recover", "10,000 open runs after SIGKILL", bench_recover},
     {"idle", "cairn serve with nothing to do: time to ready, memory", bench_idle},
+    {"http-echo", "the HTTP server alone: 600 bytes in, 100 out, 64 connections", bench_http_echo},
+    {"http-append", "64 connections, one event a request, against http-echo", bench_http_append},
+    {"http-append-batch", "256 events a request, against append-group", bench_http_append_batch},
+    {"http-run", "ten noop steps started with Prefer: wait, 64 at a time", bench_http_run},
+    {"http-task", "ten task steps, 64 runs at a time, one worker", bench_http_task},
+    {"http-get-run", "one run of many by its id", bench_http_get_run},
+    {"http-list", "runs by status, plan, text and time, of 1,000,000", bench_http_list},
+    {"sse", "1,000 readers of one live run", bench_sse},
+    {"http-idle", "10,000 idle connections: memory", bench_http_idle},
 };
 const size_t bench_count = COUNT_OF(benches);
 
@@ -67,7 +76,8 @@ double now_seconds(void) { return (double)clock_mono_ns() / 1e9; }
 
 static int usage(void) {
     fprintf(stderr,
-            "usage: cairn-bench list | NAME [--seconds S] [--db postgresql://...] [--events N]\n");
+            "usage: cairn-bench list | NAME [--seconds S] [--db postgresql://...] [--events N | "
+            "--runs N]\n");
     return 2;
 }
 
@@ -82,7 +92,8 @@ int main(int argc, char **argv) {
             o.db = str_c(argv[i + 1]);
         else if (str_eq(name, STR("--seconds")) && str_to_int(str_c(argv[i + 1]), &n) && n > 0)
             o.seconds = (double)n;
-        else if (str_eq(name, STR("--events")) && str_to_int(str_c(argv[i + 1]), &n) && n > 0)
+        else if ((str_eq(name, STR("--events")) || str_eq(name, STR("--runs"))) &&
+                 str_to_int(str_c(argv[i + 1]), &n) && n > 0)
             o.events = n;
         else
             return usage();
