@@ -1,7 +1,7 @@
 # Cairn is built by this one file. `make help` lists the targets.
 #
 # Every kind of build (release, test, san, ...) has its own folder build/<kind>/ with the same things in it:
-#     libcairn.a  libcairn.so  cairn  cairn-bench  cairn-tests  crash/NAME  fuzz/NAME
+#     libcairn.a  libcairn.so  cairn  cairn-bench  cairn-tests  crash/NAME  load/NAME  fuzz/NAME
 # Sources are found, not listed: what lies in src/ is in the product, except *_test.c.
 
 BUILD ?= build
@@ -63,6 +63,7 @@ HARNESS_C := $(wildcard tests/test.c tests/conformance/*.c tests/model/*.c)
 TEST_C := $(UNIT_C) $(HARNESS_C) $(filter-out src/cli/main.c,$(CLI_C))
 BENCH_C := $(wildcard bench/*.c)
 CRASH_C := $(wildcard tests/crash/*.c)
+LOAD_C := $(wildcard tests/load/*.c)
 FUZZ_C := $(wildcard tests/fuzz/*_fuzz.c)
 OURS := $(shell find src include tests bench examples -name '*.[ch]' 2>/dev/null)
 
@@ -101,10 +102,11 @@ FLAGS_fuzz := -O1 -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,unde
 
 objects = $(patsubst %.c,$(BUILD)/$(1)/obj/%.o,$(2))
 crash_programs = $(patsubst tests/crash/%.c,$(BUILD)/$(1)/crash/%,$(CRASH_C))
+load_programs = $(patsubst tests/load/%.c,$(BUILD)/$(1)/load/%,$(LOAD_C))
 fuzz_programs = $(patsubst tests/fuzz/%_fuzz.c,$(BUILD)/$(1)/fuzz/%,$(FUZZ_C))
 products = $(BUILD)/$(1)/libcairn.a $(BUILD)/$(1)/libcairn.so $(if $(wildcard src/cli/main.c),$(BUILD)/$(1)/cairn) \
 	$(if $(BENCH_C),$(BUILD)/$(1)/cairn-bench)
-test_programs = $(BUILD)/$(1)/cairn-tests $(call crash_programs,$(1)) $(call fuzz_programs,$(1))
+test_programs = $(BUILD)/$(1)/cairn-tests $(call crash_programs,$(1)) $(call load_programs,$(1)) $(call fuzz_programs,$(1))
 
 define KIND
 LINK_$(1) = $$(CC_$(1)) $$(FLAGS_$(1)) -pthread -Wl,-z,relro,-z,now $$(LDFLAGS)
@@ -115,6 +117,7 @@ $(BUILD)/$(1)/obj/%.o: %.c Makefile build/deps.mk $(if $(filter clang,$(CC_$(1))
 	@$$(CC_$(1)) $$(CPPFLAGS_OURS) $$(CFLAGS_OURS) $$(FLAGS_$(1)) $$(CFLAGS) -MMD -MP -c $$< -o $$@
 
 $(call objects,$(1),$(UNIT_C) $(HARNESS_C)): | $(BUILD)/have-test
+$(BUILD)/$(1)/obj/src/api/openapi.o: contracts/openapi.json
 
 $(BUILD)/$(1)/libcairn.a: $(call objects,$(1),$(LIB_C))
 	@mkdir -p $$(@D) && rm -f $$@
@@ -141,6 +144,11 @@ $(BUILD)/$(1)/crash/%: $(BUILD)/$(1)/obj/tests/crash/%.o $(BUILD)/$(1)/libcairn.
 	@echo "  LINK  $$@"
 	@$$(LINK_$(1)) -pie -o $$@ $$^ $$(BUILD_RPATH) $$(LIBS)
 
+$(BUILD)/$(1)/load/%: $(BUILD)/$(1)/obj/tests/load/%.o $(BUILD)/$(1)/libcairn.a
+	@mkdir -p $$(@D)
+	@echo "  LINK  $$@"
+	@$$(LINK_$(1)) -pie -o $$@ $$^ $$(BUILD_RPATH) $$(LIBS)
+
 # A fuzz target is driven by libFuzzer in kind fuzz; everywhere else a small main() replays the corpus.
 $(BUILD)/$(1)/fuzz/%: $(BUILD)/$(1)/obj/tests/fuzz/%_fuzz.o $(if $(filter fuzz,$(1)),,$(BUILD)/$(1)/obj/tests/fuzz/replay_main.o) \
 		$(BUILD)/$(1)/libcairn.a
@@ -156,7 +164,7 @@ $(foreach kind,$(KINDS),$(eval $(call KIND,$(kind))))
 
 # --- Targets ---------------------------------------------------------------------------------------------------
 
-.PHONY: all run test san tsan clang fuzz crash sim bench cover lint layers format install clean help
+.PHONY: all run test san tsan clang fuzz crash sim bench cover lint layers format install uninstall clean help
 
 all: $(patsubst $(BUILD)/release/%,$(BUILD)/%,$(call products,release)) ## build/cairn, libcairn.a, libcairn.so and cairn-bench
 
@@ -166,7 +174,7 @@ $(BUILD)/libcairn.a $(BUILD)/libcairn.so $(BUILD)/cairn $(BUILD)/cairn-bench: $(
 run: all ## carry out examples/orders with live progress, show its result, and verify the ledger
 	@CAIRN=$(BUILD)/cairn scripts/demo.sh
 
-test: $(call products,test) $(call test_programs,test) ## layers, unit tests on SQLite and PostgreSQL, e2e, short crash tests, fuzz corpora
+test: $(call products,test) $(call test_programs,test) ## layers, unit tests on SQLite and PostgreSQL, e2e, short crash tests, load, fuzz corpora
 	@scripts/with-postgres scripts/test-all $(BUILD)/test
 
 san: $(call products,san) $(call test_programs,san) ## the same tests with AddressSanitizer and UBSan
@@ -195,7 +203,7 @@ cover: $(call products,cover) $(call test_programs,cover) | $(BUILD)/have-check 
 	@scripts/cover $(BUILD)/cover
 
 lint: | $(BUILD)/have-check ## clang-tidy, gcc -fanalyzer, cppcheck
-	@scripts/lint $(CPPFLAGS_OURS) $(CFLAGS_OURS) -- $(sort $(ALL_C) $(TEST_C) $(BENCH_C) $(CRASH_C) $(FUZZ_C))
+	@scripts/lint $(CPPFLAGS_OURS) $(CFLAGS_OURS) -- $(sort $(ALL_C) $(TEST_C) $(BENCH_C) $(CRASH_C) $(LOAD_C) $(FUZZ_C))
 
 layers: ## no include points sideways or upwards
 	@scripts/layers
@@ -216,6 +224,9 @@ $(INSTALLED)/libcairn.so: $(call objects,release,$(LIB_C))
 
 install: all $(INSTALLED)/cairn $(INSTALLED)/libcairn.so ## into PREFIX (/usr/local), below DESTDIR if that is set
 	@scripts/install "$(DESTDIR)$(PREFIX)" "$(PREFIX)" $(VERSION) $(SOVERSION) $(BUILD) $(OWN_LIBS)
+
+uninstall: ## take away again what install has put
+	@scripts/install --remove "$(DESTDIR)$(PREFIX)"
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile

@@ -9,6 +9,7 @@
 #include "base/arena.h"
 #include "base/error.h"
 #include "base/str.h"
+#include "base/uuid.h"
 #include "core/plan.h"
 
 struct executor;
@@ -17,6 +18,7 @@ struct executor;
 struct attempt {
     const struct plan_step *step;
     str run_id, tenant_id, project_id, environment_id;
+    uuid correlation;   /* of the run: the trace that it belongs to */
     int64_t number;     /* logicalAttemptId */
     str body;           /* the step's own fields as a JSON object, Liquid rendered */
     int64_t timeout_ms; /* what is left of it; 0: none */

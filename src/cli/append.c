@@ -15,18 +15,21 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/json.h"
 #include "base/limits.h"
 #include "base/os.h"
 #include "base/queue.h"
-#include "cli/cli.h"
+#include "cli/parse.h"
 #include "cli/progress.h"
+#include "cli/remote.h"
 #include "core/event_v1.h"
 #include "ledger/writer.h"
 
 enum { LOTS = 3, GROUP_DEFAULT = 512 };
 #define LOT_BYTES_FULL ((size_t)2 * 1024 * 1024) /* keeps an import of large events small, too */
 #define LOT_BYTES_MAX (LOT_BYTES_FULL + 2 * EVENT_BYTES_MAX)
-#define PARSED_BYTES_MAX (64 * EVENT_BYTES_MAX) /* JSON values need more room than their text */
+#define REMOTE_BODY_MAX ((size_t)8 * 1024 * 1024) /* the API takes no more */
+#define PARSED_BYTES_MAX (64 * EVENT_BYTES_MAX)   /* JSON values need more room than their text */
 
 struct line {
     int64_t number;
@@ -51,8 +54,9 @@ struct import {
     size_t group;
     int64_t v1_until_us; /* the end of the window for version 1 events; 0: none is open */
     struct line_reader *reader;
-    struct arena parsed; /* JSON values of one line */
-    struct writer *writer;
+    struct arena parsed;         /* JSON values of one line */
+    struct remote *remote;       /* a server appends them; or */
+    struct writer *writer;       /* we do */
     struct writer_stream stream; /* once a commit failed, what was sent behind it is not stored */
     struct queue *done;
     int wake; /* eventfd */
@@ -182,12 +186,83 @@ static struct lot *next_lot(struct import *im) {
     return lot;
 }
 
+/* ---- a server ---- */
+
+/* {"line":N,"error":{"code","where","message"}} of an event that the ledger refused. */
+static bool read_refusal(yyjson_val *e, struct arena *arena, struct append_result *r) {
+    str code = STR_NONE;
+    str where = STR_NONE;
+    str message = STR_NONE;
+    char place[ERROR_WHERE_MAX];
+    if (!json_str(json_member(e, "code"), &code)) return false;
+    (void)json_str(json_member(e, "where"), &where);
+    (void)json_str(json_member(e, "message"), &message);
+    r->err = arena_try(arena, sizeof(*r->err));
+    if (!r->err) return false;
+    snprintf(place, sizeof(place), "%.*s", STR_ARG(where));
+    r->code =
+        error_at(r->err, ST_INVALID, arena_str(arena, code).ptr, place, "%.*s", STR_ARG(message));
+    return true;
+}
+
+/* One line for each event, in order. */
+static bool read_results(struct import *im, const struct append_request *q, str answer) {
+    struct json_limits limits = {LINE_BYTES_MAX, JSON_DEPTH_MAX};
+    struct error ignored;
+    for (size_t i = 0; i < q->count; i++) {
+        yyjson_val *root = NULL;
+        str line;
+        if (!str_split(answer, '\n', &line, &answer)) return false;
+        arena_reset(&im->parsed);
+        if (json_parse(line, limits, &im->parsed, &root, &ignored) != ST_OK) return false;
+        yyjson_val *e = json_member(root, "error");
+        q->results[i] = (struct append_result){0};
+        if (!e)
+            parse_result(root, &q->results[i]);
+        else if (!read_refusal(e, q->arena, &q->results[i]))
+            return false;
+    }
+    return answer.len == 0;
+}
+
+static status append_remote(struct import *im, const struct append_request *q, struct error *err) {
+    struct buf body;
+    struct arena arena;
+    struct target target;
+    str answer = STR_NONE;
+    target_init(&target, "/v1/events");
+    buf_init(&body, REMOTE_BODY_MAX);
+    arena_init(&arena, (size_t)64 * 1024, (size_t)64 * 1024 * 1024);
+    for (size_t i = 0; i < q->count; i++) {
+        event_write_json(&q->items[i].event, &body);
+        buf_put_char(&body, '\n');
+    }
+    struct remote_body lines = {"application/x-ndjson", buf_str(&body)};
+    status st = body.full
+                    ? error_at(err, ST_LIMIT, "BODY_TOO_LARGE", "", "a batch is too large to send")
+                    : remote_fetch(im->remote, "POST", &target, &lines, REMOTE_CALL_MS, &arena,
+                                   &answer, err);
+    if (st == ST_OK && !read_results(im, q, answer))
+        st = error_at(err, ST_RETRY, "SERVER_ANSWER_INVALID", "",
+                      "the answer has not one result for each event");
+    arena_release(&arena);
+    buf_release(&body);
+    return st;
+}
+
+/* ---- sending ---- */
+
 static void submit(struct import *im, struct lot *lot) {
     lot->call.done = lot_answered;
     if (lot->call.request.count ==
         0) { /* refused to the last line: there is nothing to commit, only an order to keep */
         while (im->in_flight > 0)
             collect(im, true);
+        finish_lot(im, lot);
+        return;
+    }
+    if (im->remote) {
+        lot->call.code = append_remote(im, &lot->call.request, &lot->call.err);
         finish_lot(im, lot);
         return;
     }
@@ -220,8 +295,8 @@ static status refuse_line(struct lot *lot, struct line *line, const struct error
 
 /* Parses into the arena that the next line reuses, and keeps only the texts: JSON values take
  * several times their text. */
-static status parse_event(struct import *im, struct lot *lot, str text, struct event *e,
-                          struct error *err) {
+static status parse_line(struct import *im, struct lot *lot, str text, struct event *e,
+                         struct error *err) {
     arena_reset(&im->parsed);
     struct event_v1_window window = {.until_ns = im->v1_until_us * 1000, .fresh_id = uuid_v4()};
     status st = event_parse_any(text, &window, &im->parsed, e, err);
@@ -246,7 +321,7 @@ static status add_line(struct import *im, struct lot *lot, str text, status read
         if (str_trim(text).len == 0) return ST_OK;
         struct append_item *item = &lot->call.request.items[lot->call.request.count];
         *item = (struct append_item){.actor = im->cli->args.values[OPT_ACTOR]};
-        read = parse_event(im, lot, text, &item->event, &bad);
+        read = parse_line(im, lot, text, &item->event, &bad);
     }
     if (read == ST_OK)
         lot->call.request.count++;
@@ -326,11 +401,22 @@ static status open_input(struct import *im, struct error *err) {
     return line_reader_open(im->fd, LINE_BYTES_MAX, &im->reader, err);
 }
 
+/* A process that holds the folder appends for us; it alone says how it validates. */
+static bool has_holder(struct import *im) {
+    struct error nobody;
+    str url = STR_NONE;
+    return !args_has(&im->cli->args, OPT_VALIDATION) &&
+           store_url(im->cli, &url, &nobody) == ST_OK && !store_is_postgres(url) &&
+           remote_open_folder(im->cli, store_folder(im->cli), &im->remote, &nobody) == ST_OK;
+}
+
 static status open_writer(struct import *im, struct error *err) {
     static const char *const names[] = {"reject", "record", NULL};
     int validation = LEDGER_REJECT;
     struct ledger *ledger = NULL;
     status st = args_choice(&im->cli->args, OPT_VALIDATION, names, LEDGER_REJECT, &validation, err);
+    if (st == ST_OK && remote_is_named(im->cli)) return remote_open(im->cli, &im->remote, err);
+    if (st == ST_OK && has_holder(im)) return ST_OK;
     if (st == ST_OK) st = store_write(im->cli, (enum ledger_validation)validation, &ledger, err);
     if (st == ST_OK) st = writer_open(ledger, NULL, &im->writer, err);
     if (st == ST_OK) st = queue_open(LOTS, &im->done, err);

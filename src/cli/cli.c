@@ -5,13 +5,15 @@
 #include <unistd.h>
 
 #include "base/json.h"
+#include "cli/remote.h"
 
 #define COMMAND_ARENA_MAX ((size_t)1024 * 1024 * 1024) /* the state of the largest run */
 enum { SAY_BYTES_MAX = 4096 };
 
 /* ---- errors ---- */
 
-/* The one table from status to exit code. 2 (usage) and 70 (a bug) have no status of their own. */
+/* The one table from status to exit code. 2 (usage), 7 (not allowed) and 70 (a bug) have no status
+ * of their own. */
 static const struct {
     int exit_code;
     const char *code;
@@ -24,10 +26,17 @@ static const struct {
     [ST_RETRY] = {6, "TRY_AGAIN"},
     [ST_CORRUPT] = {8, "DAMAGED"},
 };
-enum { EXIT_USAGE = 2, EXIT_INTERNAL = 70 };
+enum { EXIT_USAGE = 2, EXIT_NOT_ALLOWED = 7, EXIT_INTERNAL = 70 };
+
+/* A server does not know the caller, or does not let it do this. */
+static bool is_denied(const char *reason) {
+    return reason && (strcmp(reason, "UNAUTHENTICATED") == 0 || strcmp(reason, "FORBIDDEN") == 0 ||
+                      strncmp(reason, "JWT_", 4) == 0);
+}
 
 int cli_exit_code(const struct error *err) {
     if (err->reason == USAGE_ERROR) return EXIT_USAGE;
+    if (is_denied(err->reason)) return EXIT_NOT_ALLOWED;
     return (size_t)err->code < COUNT_OF(outcomes) ? outcomes[err->code].exit_code : EXIT_INTERNAL;
 }
 
@@ -251,6 +260,7 @@ static status dispatch(struct cli *cli, struct error *err) {
     drop_words(&cli->args, used);
     st = check_options(cli, err);
     if (st == ST_OK) st = check_words(cli, err);
+    if (st == ST_OK && remote_is_named(cli)) st = remote_check(cli, err);
     return st == ST_OK ? cli->command->run(cli, err) : st;
 }
 
@@ -271,7 +281,8 @@ int cli_main(int argc, const char *const *argv) {
     out_flush(&cli.out);
     if (st == ST_OK) st = out_check(&cli.out, &err);
     if (st != ST_OK) tell(&cli, &err);
+    int exit_code = st == ST_OK ? cli.exit_code : cli_exit_code(&err);
     out_release(&cli.out);
-    arena_release(&cli.arena);
-    return st == ST_OK ? cli.exit_code : cli_exit_code(&err);
+    arena_release(&cli.arena); /* a server's error code lives in it */
+    return exit_code;
 }

@@ -32,6 +32,7 @@ enum command_trait {
     STREAMS = 2,      /* ndjson is the default unless standard output is a terminal */
     WORD_IS_PATH = 4, /* its words are any bytes; of other commands UTF-8 */
     USES_FOLDER = 8,  /* needs the data folder also when the ledger is on PostgreSQL */
+    USES_SERVER = 16, /* takes --server and --key-file */
 };
 struct command {
     const char *noun, *verb; /* verb "" for a command of one word */
@@ -133,6 +134,11 @@ status cmd_explain(struct cli *cli, struct error *err);
 status cmd_run_steps(struct cli *cli, struct error *err);
 status cmd_run_logs(struct cli *cli, struct error *err);
 status cmd_run_watch(struct cli *cli, struct error *err);
+status cmd_key_create(struct cli *cli, struct error *err);
+status cmd_key_list(struct cli *cli, struct error *err);
+status cmd_key_show(struct cli *cli, struct error *err);
+status cmd_key_revoke(struct cli *cli, struct error *err);
+status cmd_audit(struct cli *cli, struct error *err);
 status cmd_serve(struct cli *cli, struct error *err);
 status cmd_selftest(struct cli *cli, struct error *err);
 status cmd_doctor(struct cli *cli, struct error *err);

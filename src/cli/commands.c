@@ -2,11 +2,12 @@
 #include "cli/cli.h"
 
 #define B(opt) OPT_BIT(OPT_##opt)
-#define ENGINE_OPTIONS (B(SECRETS) | B(ALLOW) | B(ENDPOINT) | B(WAIT)) /* of whoever carries out steps */
+#define ENGINE_OPTIONS                                                                             \
+    (B(SECRETS) | B(ALLOW) | B(ENDPOINT) | B(WAIT)) /* of whoever carries out steps */
 #define SIGNAL_OPTIONS (B(REASON) | B(SIGNAL_ID) | B(ACTOR) | B(WAIT))
 
 const struct command commands[] = {
-    {"ledger", "append", "[FILE|-]", 0, 1, USES_LEDGER | STREAMS | WORD_IS_PATH,
+    {"ledger", "append", "[FILE|-]", 0, 1, USES_LEDGER | USES_SERVER | STREAMS | WORD_IS_PATH,
      B(VALIDATION) | B(ACCEPT_V1_UNTIL) | B(ACTOR) | B(GROUP) | B(WAIT) | B(QUIET), 0,
      cmd_ledger_append, "append events, one RunEventWrite object a line",
      "Reads a file or standard input and prints one result for each event, in order and only after "
@@ -19,7 +20,7 @@ const struct command commands[] = {
      "stop the others.\n"
      "Exit code 1 if a line was refused; 6 or 8 if a commit failed: the lines it leaves "
      "unacknowledged are named."},
-    {"ledger", "events", "", 0, 0, USES_LEDGER | STREAMS,
+    {"ledger", "events", "", 0, 0, USES_LEDGER | USES_SERVER | STREAMS,
      B(RUN) | B(TENANT) | B(AFTER) | B(CORRELATION) | B(SINCE) | B(UNTIL) | B(FOLLOW) | B(LIMIT), 0,
      cmd_ledger_events, "show events of a run, a tenant, a trace or a time",
      "Select with one of\n"
@@ -31,56 +32,59 @@ const struct command commands[] = {
      "                                       Without --tenant every tenant, one after the other\n"
      "Other than --run prints sequenceNumber, correlationId, causationId and actor as well, and "
      "the facts without runSeq."},
-    {"ledger", "causes", "EVENT_ID", 1, 1, USES_LEDGER, B(LIMIT), 0, cmd_ledger_causes,
-     "show what caused an event, and what caused that",
+    {"ledger", "causes", "EVENT_ID", 1, 1, USES_LEDGER | USES_SERVER, B(LIMIT), 0,
+     cmd_ledger_causes, "show what caused an event, and what caused that",
      "The event itself has depth 0; the last one shown is the root."},
-    {"ledger", "alerts", "", 0, 0, USES_LEDGER, B(RUN) | B(LIMIT), 0, cmd_ledger_alerts,
-     "show events that the state of their run forbade",
+    {"ledger", "alerts", "", 0, 0, USES_LEDGER | USES_SERVER, B(RUN) | B(LIMIT), 0,
+     cmd_ledger_alerts, "show events that the state of their run forbade",
      "Newest run first. Alerts exist for events that were recorded (--validation record)."},
-    {"ledger", "checkpoint", "RUN", 1, 1, USES_LEDGER, B(WAIT), 0, cmd_ledger_checkpoint,
-     "save a run's state, so that replay starts there",
+    {"ledger", "checkpoint", "RUN", 1, 1, USES_LEDGER | USES_SERVER, B(WAIT), 0,
+     cmd_ledger_checkpoint, "save a run's state, so that replay starts there",
      "Appends RunCheckpointCreated in the same transaction and prints its metadata."},
-    {"ledger", "verify", "", 0, 0, USES_LEDGER, B(STATE) | B(QUIET), 0, cmd_ledger_verify,
-     "check the hash chain, contiguity and order of everything",
+    {"ledger", "verify", "", 0, 0, USES_LEDGER | USES_SERVER, B(STATE) | B(QUIET), 0,
+     cmd_ledger_verify, "check the hash chain, contiguity and order of everything",
      "With --state every run is replayed and compared with its projections. Names the first bad "
      "row. Exit code 8 if damaged."},
     {"ledger", "rebuild", "", 0, 0, USES_LEDGER, B(WAIT) | B(QUIET), 0, cmd_ledger_rebuild,
      "make all projections again from the events",
      "In one transaction: readers see the old state or the new."},
-    {"ledger", "stats", "", 0, 0, USES_LEDGER, 0, 0, cmd_ledger_stats,
+    {"ledger", "stats", "", 0, 0, USES_LEDGER | USES_SERVER, 0, 0, cmd_ledger_stats,
      "count what is in the ledger", ""},
-    {"ledger", "backup", "FILE", 1, 1, USES_LEDGER | WORD_IS_PATH, 0, 0, cmd_ledger_backup,
-     "copy a SQLite ledger while it is in use",
-     "The copy is verified before it gets its name. On PostgreSQL use pg_dump."},
+    {"ledger", "backup", "FILE", 1, 1, USES_LEDGER | USES_SERVER | WORD_IS_PATH, 0, 0,
+     cmd_ledger_backup, "copy a SQLite ledger while it is in use",
+     "The copy is verified before it gets its name. With --server FILE is a plain name, and the "
+     "copy "
+     "is in the folder\n"
+     "backups of the server's data. On PostgreSQL use pg_dump."},
     {"ledger", "types", "", 0, 0, 0, 0, 0, cmd_ledger_types, "list the known event types",
      "Any other type is accepted, stored and shown as it is, and changes no state."},
-    {"run", "list", "", 0, 0, USES_LEDGER,
+    {"run", "list", "", 0, 0, USES_LEDGER | USES_SERVER,
      B(STATUS) | B(TENANT) | B(PROJECT) | B(ENVIRONMENT) | B(PLAN) | B(INCONSISTENT) | B(LIMIT) |
          B(BEFORE),
      0, cmd_run_list, "list runs, newest first",
      "50 unless --limit says otherwise. --before takes the \"cursor\" of the last run seen."},
-    {"run", "show", "RUN", 1, 1, USES_LEDGER, B(AT), 0, cmd_run_show,
+    {"run", "show", "RUN", 1, 1, USES_LEDGER | USES_SERVER, B(AT), 0, cmd_run_show,
      "show a run and its steps, now or at any event",
      "--at N shows the state right after the event with runSeq N."},
-    {"run", "resolve", "", 0, 0, USES_LEDGER,
+    {"run", "resolve", "", 0, 0, USES_LEDGER | USES_SERVER,
      B(PROVIDER) | B(WORKFLOW) | B(PROVIDER_RUN) | B(TENANT),
      B(PROVIDER) | B(WORKFLOW) | B(PROVIDER_RUN), cmd_run_resolve,
      "find the run that a provider knows by its own ids", ""},
-    {"run", "steps", "RUN", 1, 1, USES_LEDGER, 0, 0, cmd_run_steps,
+    {"run", "steps", "RUN", 1, 1, USES_LEDGER | USES_SERVER, 0, 0, cmd_run_steps,
      "show the steps of a run: state, attempt, times, failure", ""},
-    {"run", "logs", "RUN [STEP]", 1, 2, USES_LEDGER | USES_FOLDER, B(ATTEMPT), 0, cmd_run_logs,
-     "show what the programs of a run's steps have written",
+    {"run", "logs", "RUN [STEP]", 1, 2, USES_LEDGER | USES_SERVER | USES_FOLDER, B(ATTEMPT), 0,
+     cmd_run_logs, "show what the programs of a run's steps have written",
      "All attempts, or the one of --attempt. Of one step and attempt the bytes as they are; else "
      "each line with its step,\n"
      "\" | \" for standard output and \" ! \" for standard error. The files are in the data "
      "folder."},
-    {"run", "watch", "RUN", 1, 1, USES_LEDGER, B(QUIET), 0, cmd_run_watch,
+    {"run", "watch", "RUN", 1, 1, USES_LEDGER | USES_SERVER, B(QUIET), 0, cmd_run_watch,
      "show a run as it happens, whoever carries it out",
      "Ends with the run; output and exit code are then those of \"cairn run PLAN\"."},
-    {"run", "pause", "RUN", 1, 1, USES_LEDGER | USES_FOLDER, SIGNAL_OPTIONS, 0, cmd_run_pause,
-     "let a run finish what it has begun, and start nothing more",
+    {"run", "pause", "RUN", 1, 1, USES_LEDGER | USES_SERVER | USES_FOLDER, SIGNAL_OPTIONS, 0,
+     cmd_run_pause, "let a run finish what it has begun, and start nothing more",
      "Steps that run go on to their end; timers start no new work until \"cairn run resume\"."},
-    {"run", "resume", "[RUN]", 0, 1, USES_LEDGER | USES_FOLDER,
+    {"run", "resume", "[RUN]", 0, 1, USES_LEDGER | USES_SERVER | USES_FOLDER,
      SIGNAL_OPTIONS | ENGINE_OPTIONS | B(ALL) | B(QUIET), 0, cmd_run_resume,
      "go on with a run that is paused, or was interrupted",
      "A PAUSED run is told to go on. A run that nobody carries out, because its process ended, is "
@@ -88,23 +92,23 @@ const struct command commands[] = {
      "one until it ends; output and exit code are those of \"cairn run PLAN\". --all goes on with "
      "every open run of the\n"
      "data folder until what is left waits for people."},
-    {"run", "cancel", "RUN", 1, 1, USES_LEDGER | USES_FOLDER, SIGNAL_OPTIONS, 0, cmd_run_cancel,
-     "end a run: what runs is stopped, nothing more starts",
+    {"run", "cancel", "RUN", 1, 1, USES_LEDGER | USES_SERVER | USES_FOLDER, SIGNAL_OPTIONS, 0,
+     cmd_run_cancel, "end a run: what runs is stopped, nothing more starts",
      "Processes get SIGTERM and, five seconds later, SIGKILL. Cancelling a finished run changes "
      "nothing."},
-    {"run", "retry", "RUN STEP", 2, 2, USES_LEDGER | USES_FOLDER, SIGNAL_OPTIONS, 0, cmd_run_retry,
-     "try a failed step again, now",
+    {"run", "retry", "RUN STEP", 2, 2, USES_LEDGER | USES_SERVER | USES_FOLDER, SIGNAL_OPTIONS, 0,
+     cmd_run_retry, "try a failed step again, now",
      "As long as the run is open and nothing was done on the strength of the failure."},
-    {"run", "approve", "RUN [STEP]", 1, 2, USES_LEDGER | USES_FOLDER, SIGNAL_OPTIONS | B(PAYLOAD),
-     0, cmd_run_approve, "let a run, or its approval step, go on",
+    {"run", "approve", "RUN [STEP]", 1, 2, USES_LEDGER | USES_SERVER | USES_FOLDER,
+     SIGNAL_OPTIONS | B(PAYLOAD), 0, cmd_run_approve, "let a run, or its approval step, go on",
      "STEP is needed where several wait."},
-    {"run", "reject", "RUN [STEP]", 1, 2, USES_LEDGER | USES_FOLDER, SIGNAL_OPTIONS | B(PAYLOAD), 0,
-     cmd_run_reject, "refuse an approval",
+    {"run", "reject", "RUN [STEP]", 1, 2, USES_LEDGER | USES_SERVER | USES_FOLDER,
+     SIGNAL_OPTIONS | B(PAYLOAD), 0, cmd_run_reject, "refuse an approval",
      "A run that waits for approval is cancelled; a step fails with APPROVAL_REJECTED."},
-    {"run", "signal", "RUN NAME", 2, 2, USES_LEDGER | USES_FOLDER, SIGNAL_OPTIONS | B(PAYLOAD), 0,
-     cmd_run_signal, "send a named signal, for a step of type wait",
+    {"run", "signal", "RUN NAME", 2, 2, USES_LEDGER | USES_SERVER | USES_FOLDER,
+     SIGNAL_OPTIONS | B(PAYLOAD), 0, cmd_run_signal, "send a named signal, for a step of type wait",
      "Kept until a step waits for it. The payload becomes the step's output."},
-    {"run", "", "PLAN|-", 1, 1, USES_LEDGER | USES_FOLDER | WORD_IS_PATH,
+    {"run", "", "PLAN|-", 1, 1, USES_LEDGER | USES_SERVER | USES_FOLDER | WORD_IS_PATH,
      ENGINE_OPTIONS | B(INPUT) | B(RUN_ID) | B(TENANT) | B(PROJECT) | B(ENVIRONMENT) | B(ACTOR) |
          B(APPROVAL) | B(QUIET),
      0, cmd_run_plan, "carry out a plan until it ends",
@@ -135,20 +139,44 @@ const struct command commands[] = {
      "print the JSON Schema of the plan language", ""},
     {"plan", "ref", "FILE|-", 1, 1, WORD_IS_PATH, B(URI), 0, cmd_plan_ref,
      "print the reference of a plan: uri, sha256, size, ids", ""},
-    {"plan", "put", "FILE|-", 1, 1, WORD_IS_PATH, B(DATA), 0, cmd_plan_put,
-     "keep a plan in the data folder, and print its reference",
-     "The reference, plan:sha256:..., is known in that folder only."},
+    {"plan", "put", "FILE|-", 1, 1, WORD_IS_PATH | USES_SERVER, B(DATA) | B(TENANT), 0,
+     cmd_plan_put, "keep a plan in the data folder or on a server, and print its reference",
+     "The reference, plan:sha256:..., is known there only. --tenant is for a server."},
     {"plan", "capabilities", "", 0, 0, 0, 0, 0, cmd_plan_capabilities,
      "list what plans may require, and which adapter can do it", ""},
     {"template", "render", "TEMPLATE|-", 1, 1, WORD_IS_PATH, B(CONTEXT), 0, cmd_template_render,
      "render a Liquid template, to try one", ""},
+    {"key", "create", "NAME", 1, 1, USES_LEDGER | USES_SERVER,
+     B(ROLE) | B(TENANT) | B(UNTIL) | B(WAIT), B(ROLE), cmd_key_create,
+     "make an API key, and print it this once",
+     "viewer reads; operator reads, starts and signals runs, and puts plans; producer appends "
+     "events; worker takes\n"
+     "tasks; admin does everything. The key is of the tenant \"default\" unless --tenant says "
+     "otherwise, \"*\" is every\n"
+     "tenant; --until ends it. A ledger that is not there yet is made."},
+    {"key", "list", "", 0, 0, USES_LEDGER | USES_SERVER, B(TENANT), 0, cmd_key_list,
+     "list the API keys, those that have ended too", ""},
+    {"key", "show", "KEY_ID", 1, 1, USES_LEDGER | USES_SERVER, 0, 0, cmd_key_show,
+     "show an API key: roles, times, who made it; never the key itself", ""},
+    {"key", "revoke", "KEY_ID", 1, 1, USES_LEDGER | USES_SERVER, B(WAIT), 0, cmd_key_revoke,
+     "end an API key, now and for good",
+     "At once on the server that does it; within five seconds on others of the same ledger."},
+    {"audit", "", "", 0, 0, USES_LEDGER | USES_SERVER, B(TENANT) | B(LIMIT), 0, cmd_audit,
+     "show who changed what over the API, newest first", "50 unless --limit says otherwise."},
     {"serve", "", "", 0, 0, USES_LEDGER | USES_FOLDER,
-     ENGINE_OPTIONS | B(NODE) | B(MAX_RUNS_PER_TENANT) | B(MAX_RUNS_PER_PLAN), 0, cmd_serve,
-     "carry out all open runs, until ended",
-     "Says on standard error when it is ready. SIGTERM or SIGINT end it: what runs is stopped and "
-     "goes on with the\n"
-     "next start. Several may share a PostgreSQL ledger; one takes over from another that died."},
-    {"explain", "", "RUN", 1, 1, USES_LEDGER, 0, 0, cmd_explain,
+     ENGINE_OPTIONS | B(NODE) | B(MAX_RUNS_PER_TENANT) | B(MAX_RUNS_PER_PLAN) | B(LISTEN) |
+         B(TLS_CERT) | B(TLS_KEY) | B(AUTH) | B(JWKS) | B(JWT_ISSUER) | B(JWT_AUDIENCE) | B(RATE) |
+         B(LOG),
+     0, cmd_serve, "carry out all open runs and answer over HTTP, until ended",
+     "Says on standard error when it is ready, and where it listens. On this machine's own "
+     "addresses nobody is asked\n"
+     "who they are, unless --auth is given; on any other everybody is: \"cairn key create\" makes "
+     "the first key.\n"
+     "SIGTERM or SIGINT end it: what runs is stopped and goes on with the next start. SIGHUP reads "
+     "certificate and\n"
+     "token keys again. Several may share a PostgreSQL ledger; one takes over from another that "
+     "died."},
+    {"explain", "", "RUN", 1, 1, USES_LEDGER | USES_SERVER, 0, 0, cmd_explain,
      "say why a run waits, on whom, since when, and when it wakes", ""},
     {"selftest", "", "", 0, 0, 0, B(SEED) | B(SEEDS), 0, cmd_selftest,
      "try the engine in simulated worlds full of faults",
@@ -168,8 +196,10 @@ const struct command commands[] = {
      "Each check is ok, warn or fail; the exit code is not 0 if one fails. Changes nothing."},
     {"version", "", "", 0, 0, 0, 0, 0, cmd_version, "print the versions of program and contract",
      ""},
-    {"completion", "", "bash", 1, 1, 0, 0, 0, cmd_completion,
-     "print a completion script for the shell", "source <(cairn completion bash)"},
+    {"completion", "", "bash|zsh|fish", 1, 1, 0, 0, 0, cmd_completion,
+     "print a completion script for the shell",
+     "source <(cairn completion bash); cairn completion fish | source; for zsh a file _cairn in "
+     "$fpath."},
     {"help", "", "[COMMAND]", 0, 2, 0, 0, 0, cmd_help, "explain a command", ""},
 };
 const size_t command_count = COUNT_OF(commands);
@@ -202,5 +232,7 @@ bool command_has_verbs(str noun) {
 
 uint64_t command_options(const struct command *c) {
     uint64_t common = B(HELP) | B(OUTPUT);
-    return c->options | common | (c->traits & USES_LEDGER ? B(DATA) | B(DB) : 0);
+    if (c->traits & USES_LEDGER) common |= B(DATA) | B(DB);
+    if (c->traits & USES_SERVER) common |= B(SERVER) | B(KEY_FILE);
+    return c->options | common;
 }

@@ -1,19 +1,25 @@
 /* cli/doctor.c: cairn doctor: is everything there that the ledger stands on? Changes nothing. */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <openssl/crypto.h>
 #include <sqlite3.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "base/os.h"
 #include "cli/cli.h"
 #include "ledger/schema.h"
+#include "net/libcurl.h"
 
 enum { SQLITE_WAL_FIXED = 3051003 }; /* the WAL-reset bug is fixed from 3.51.3 on */
 #define FREE_BYTES_WARN ((uint64_t)1024 * 1024 * 1024) /* a busy ledger fills this in minutes */
 #define FREE_BYTES_FAIL                                                                            \
     ((uint64_t)64 * 1024 * 1024)             /* the write-ahead log alone may need as much */
+#define OPEN_FILES_WARN 4096                 /* each client and each running step needs some */
 #define CLOCK_EARLIEST_US 1767225600000000LL /* 2026-01-01: before this program was made */
 #define CLOCK_AHEAD_US (5LL * 1000 * 1000)   /* what clocks of two nodes may differ by */
 
@@ -66,6 +72,11 @@ static void check_libraries(struct doctor *d) {
         report(d, "libpq", CHECK_OK, ST_OK, cli_text(d->cli, "%d.%d", pq / 10000, pq % 10000));
     else
         report(d, "libpq", CHECK_WARN, ST_OK, cli_text(d->cli, "%s", err.msg));
+    if (libcurl_load(&err) == ST_OK)
+        report(d, "libcurl", CHECK_OK, ST_OK,
+               cli_text(d->cli, "%s", curl->curl_version_info(CURLVERSION_NOW)->version));
+    else
+        report(d, "libcurl", CHECK_WARN, ST_OK, cli_text(d->cli, "%s", err.msg));
     report(d, "openssl", CHECK_OK, ST_OK, cli_text(d->cli, "%s", OpenSSL_version(OPENSSL_VERSION)));
 }
 
@@ -80,7 +91,75 @@ static void check_clock(struct doctor *d) {
         report(d, "clock", CHECK_OK, ST_OK, cli_text(d->cli, "%.*s", STR_ARG(text)));
 }
 
+/* What a server has room for: with too few descriptors it refuses clients. */
+static void check_open_files(struct doctor *d) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) {
+        report(d, "open files", CHECK_WARN, ST_OK,
+               cli_text(d->cli, "unknown: %s", strerror(errno)));
+    } else if (limit.rlim_cur == RLIM_INFINITY) {
+        report(d, "open files", CHECK_OK, ST_OK, STR("unlimited"));
+    } else if (limit.rlim_cur < OPEN_FILES_WARN) {
+        report(d, "open files", CHECK_WARN, ST_OK,
+               cli_text(d->cli,
+                        "at most %llu, few for a server: raise it with ulimit -n, or "
+                        "LimitNOFILE= of the service",
+                        (unsigned long long)limit.rlim_cur));
+    } else {
+        report(d, "open files", CHECK_OK, ST_OK,
+               cli_text(d->cli, "at most %llu", (unsigned long long)limit.rlim_cur));
+    }
+}
+
 /* ---- the folder ---- */
+
+/* SQLite's locks and its shared memory need a file system of this machine. */
+static void check_file_system(struct doctor *d, str folder) {
+    static const struct {
+        uint32_t magic;
+        const char *name;
+    } remote[] = {{NFS_SUPER_MAGIC, "NFS"},  {SMB_SUPER_MAGIC, "SMB"},   {CIFS_SUPER_MAGIC, "CIFS"},
+                  {SMB2_SUPER_MAGIC, "SMB"}, {V9FS_MAGIC, "9P"},         {AFS_SUPER_MAGIC, "AFS"},
+                  {AFS_FS_MAGIC, "AFS"},     {CEPH_SUPER_MAGIC, "Ceph"}, {CODA_SUPER_MAGIC, "Coda"},
+                  {NCP_SUPER_MAGIC, "NCP"}};
+    struct statfs fs;
+    if (statfs(folder.ptr, &fs) != 0) {
+        report(d, "file system", CHECK_WARN, ST_OK,
+               cli_text(d->cli, "unknown: %s", strerror(errno)));
+        return;
+    }
+    uint32_t magic = (uint32_t)fs.f_type; /* some are negative where the type is signed */
+    for (size_t i = 0; i < COUNT_OF(remote); i++) {
+        if (remote[i].magic != magic) continue;
+        report(d, "file system", CHECK_WARN, ST_OK,
+               cli_text(d->cli,
+                        "%s: SQLite's locks do not hold over a network; use a disk of this "
+                        "machine, or PostgreSQL",
+                        remote[i].name));
+        return;
+    }
+    if (magic == FUSE_SUPER_MAGIC)
+        report(d, "file system", CHECK_WARN, ST_OK,
+               STR("FUSE: if it leads over a network, SQLite's locks do not hold"));
+    else
+        report(d, "file system", CHECK_OK, ST_OK, STR("not a network's"));
+}
+
+/* Who can write in the folder can replace the ledger. */
+static void check_access(struct doctor *d, str folder) {
+    struct stat st;
+    if (stat(folder.ptr, &st) != 0) {
+        report(d, "permissions", CHECK_WARN, ST_OK,
+               cli_text(d->cli, "unknown: %s", strerror(errno)));
+        return;
+    }
+    unsigned mode = st.st_mode & 07777;
+    bool open = (mode & (S_IWGRP | S_IWOTH)) != 0;
+    report(
+        d, "permissions", open ? CHECK_WARN : CHECK_OK, ST_OK,
+        cli_text(d->cli, "%04o%s", mode,
+                 open ? ": others can replace the ledger; take it from them with chmod go-w" : ""));
+}
 
 static status try_write(struct doctor *d, str folder, int64_t *sync_us, struct error *err) {
     str path = cli_text(d->cli, "%.*s/.doctor.%lld", STR_ARG(folder), (long long)getpid());
@@ -134,6 +213,8 @@ static bool check_folder(struct doctor *d, str folder) {
            cli_text(d->cli, "\"%.*s\" can be written", STR_ARG(folder)));
     report(d, "fsync", CHECK_OK, ST_OK, cli_text(d->cli, "works, in %lld us", (long long)sync_us));
     check_space(d, folder);
+    check_file_system(d, folder);
+    check_access(d, folder);
     return true;
 }
 
@@ -263,6 +344,7 @@ status cmd_doctor(struct cli *cli, struct error *err) {
     list_open(&d.list, &cli->out, cli->format, columns, COUNT_OF(columns), cli->colour);
     check_libraries(&d);
     check_clock(&d);
+    check_open_files(&d);
     if (store_is_postgres(url))
         check_postgres(&d, url);
     else

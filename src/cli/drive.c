@@ -8,15 +8,19 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/os.h"
+#include "cli/parse.h"
+#include "cli/source.h"
 
 enum {
     LOCK_PROBE_MS = 50,
-    FOLLOW_MS = 100,   /* between two looks at the ledger */
+    FOLLOW_MS = 100,   /* between two looks at a run */
     FOLLOW_PAGE = 500, /* events of one look */
     DONE_CHECK_MS = 200,
     TROUBLE_TRIES_MAX = 5, /* about eight seconds */
     RULES_MAX = ARGS_REPEATS_MAX,
 };
+#define FOLLOW_BYTES_MAX ((size_t)64 * 1024 * 1024)
+#define REQUEST_BYTES_MAX ((size_t)8 * 1024 * 1024) /* the API takes no more */
 #define LOOK_AHEAD_US ((int64_t)1000000) /* a sleeping run is loaded this long before its time */
 
 static void pause_ms(int64_t ms) {
@@ -43,6 +47,7 @@ static void look_in_time(struct drive *d, const struct flow *flow) {
 
 static void on_note(void *context, const struct engine_note *note) {
     struct drive *d = context;
+    front_observe(d->front, note);
     if (!d->run_id.ptr || !str_eq(note->run_id, d->run_id)) return;
     if (!d->live_knows) live_flow(d->live, note->flow);
     d->live_knows = true;
@@ -89,6 +94,12 @@ static void on_signal(uv_signal_t *handle, int number) {
     uv_signal_stop(&d->terminate);
 }
 
+static void on_reload(uv_signal_t *handle, int number) {
+    struct drive *d = handle->data;
+    UNUSED(number);
+    if (d->front) front_reload(d->front);
+}
+
 static void on_draw(uv_timer_t *timer) {
     struct drive *d = timer->data;
     live_draw(d->live);
@@ -122,9 +133,19 @@ static status read_endpoints(struct drive *d, struct error *err) {
         for (size_t i = 0; i < COUNT_OF(schemes); i++)
             known = known || str_eq(e->scheme, schemes[i]);
         if (!split || !known || !str_starts(e->base_url, STR("http")))
-            return cli_usage(err, "--endpoint must be s3, gs or azure, '=' and an http or https URL");
+            return cli_usage(err,
+                             "--endpoint must be s3, gs or azure, '=' and an http or https URL");
     }
     return ST_OK;
+}
+
+/* "local" holds a SQLite folder; nodes that share a PostgreSQL ledger are told apart. */
+static str node_name(struct drive *d) {
+    char host[256] = "node";
+    if (d->options.node.ptr) return d->options.node;
+    if (!d->postgres) return STR("local");
+    (void)gethostname(host, sizeof(host) - 1);
+    return cli_text(d->cli, "%s:%d", host, (int)getpid());
 }
 
 static status open_host(struct drive *d, struct error *err) {
@@ -134,7 +155,7 @@ static status open_host(struct drive *d, struct error *err) {
                         "there is no folder \"%.*s\" to read secrets from", STR_ARG(secrets));
     struct host_options options = {.url = d->url,
                                    .data_dir = d->folder,
-                                   .node = d->options.node,
+                                   .node = d->node,
                                    .secrets_dir = d->cli->args.values[OPT_SECRETS],
                                    .guard = &d->guard,
                                    .endpoints = d->endpoints,
@@ -143,6 +164,7 @@ static status open_host(struct drive *d, struct error *err) {
                                    .plan_active_max = d->options.plan_active_max,
                                    .only_asked = !d->options.all,
                                    .passive = d->options.passive,
+                                   .metrics = d->metrics,
                                    .observe = on_note,
                                    .trouble = on_trouble,
                                    .lost = on_lost,
@@ -155,18 +177,31 @@ static status open_host(struct drive *d, struct error *err) {
     return st;
 }
 
-/* On PostgreSQL nothing locks the folder: whoever comes first has the socket. */
-static status open_control(struct drive *d, struct error *err) {
-    if (d->postgres) {
-        struct error taken;
-        if (!d->options.serve) return ST_OK;
-        str path = cli_text(d->cli, "%.*s/control.lock", STR_ARG(d->folder));
-        if (lock_take(path, 0, &d->control_lock, &taken) != ST_OK) {
-            d->control_lock = -1;
-            return ST_OK;
-        }
-    }
-    return control_open(&d->loop, d->host, d->folder, &d->control, err);
+/* On PostgreSQL nothing locks the folder: the first server to come has the socket. */
+static bool has_socket(struct drive *d) {
+    struct error taken;
+    if (!d->postgres) return true;
+    str path = cli_text(d->cli, "%.*s/control.lock", STR_ARG(d->folder));
+    if (lock_take(path, 0, &d->socket_lock, &taken) == ST_OK) return true;
+    d->socket_lock = -1;
+    return false;
+}
+
+/* Others reach this process through it: to start runs here, to signal, to follow. One that is here
+ * for a signal only is gone before anybody could ask; and on PostgreSQL everybody asks the ledger.
+ */
+static status open_front(struct drive *d, struct error *err) {
+    if (d->options.passive || (d->postgres && !d->options.serve)) return ST_OK;
+    struct front_options options = {.loop = &d->loop,
+                                    .host = d->host,
+                                    .url = d->url,
+                                    .folder = d->folder,
+                                    .node = d->node,
+                                    .postgres = d->postgres,
+                                    .local = has_socket(d),
+                                    .world = d->options.serve,
+                                    .metrics = d->metrics};
+    return front_open(d->cli, &options, &d->front, err);
 }
 
 static bool folder_is_locked(struct drive *d) {
@@ -185,10 +220,10 @@ static status open_either(struct drive *d, struct error *err) {
     int64_t end_ns = clock_mono_ns() + wait_ms * 1000000;
     while (st == ST_OK) {
         struct error nobody;
-        if (!d->postgres && control_connect(d->folder, &d->peer, &nobody) == ST_OK) return ST_OK;
-        d->peer = NULL;
+        if (!d->postgres && remote_open_folder(d->cli, d->folder, &d->peer, &nobody) == ST_OK)
+            return ST_OK;
         st = open_host(d, err);
-        if (st == ST_OK) return open_control(d, err);
+        if (st == ST_OK) return open_front(d, err);
         bool locked = st == ST_RETRY && !d->postgres && folder_is_locked(d);
         if (!locked || clock_mono_ns() >= end_ns) return st;
         pause_ms(LOCK_PROBE_MS);
@@ -201,55 +236,69 @@ static void open_loop(struct drive *d) {
     (void)uv_loop_init(&d->loop);
     (void)uv_signal_init(&d->loop, &d->interrupt);
     (void)uv_signal_init(&d->loop, &d->terminate);
+    (void)uv_signal_init(&d->loop, &d->reload);
     (void)uv_timer_init(&d->loop, &d->draw);
     (void)uv_timer_init(&d->loop, &d->look);
-    d->interrupt.data = d->terminate.data = d->draw.data = d->look.data = d;
+    d->interrupt.data = d->terminate.data = d->reload.data = d->draw.data = d->look.data = d;
+}
+
+/* Which ledger, which folder, and what its engine may do. */
+static status open_here(struct drive *d, struct error *err) {
+    status st = store_url(d->cli, &d->url, err);
+    if (st != ST_OK) return st;
+    d->postgres = store_is_postgres(d->url);
+    d->folder = arena_str(&d->cli->arena, store_folder(d->cli));
+    d->node = node_name(d);
+    st = read_rules(d, err);
+    if (st == ST_OK) st = read_endpoints(d, err);
+    if (st == ST_OK) st = dir_make(d->folder, err);
+    if (st == ST_OK && d->options.serve) st = metrics_open(&d->metrics, err);
+    return st;
 }
 
 status drive_open(struct drive *d, struct cli *cli, const struct drive_options *options,
                   struct error *err) {
-    *d = (struct drive){.cli = cli, .options = *options, .control_lock = -1};
-    status st = store_url(cli, &d->url, err);
-    if (st != ST_OK) return st;
-    d->postgres = store_is_postgres(d->url);
-    d->folder = arena_str(&cli->arena, store_folder(cli));
-    st = read_rules(d, err);
-    if (st == ST_OK) st = read_endpoints(d, err);
-    if (st == ST_OK) st = dir_make(d->folder, err);
+    *d = (struct drive){.cli = cli, .options = *options, .socket_lock = -1};
+    d->served = remote_is_named(cli);
+    status st = d->served ? remote_open(cli, &d->peer, err) : open_here(d, err);
     if (st != ST_OK) return st;
     (void)signal(SIGPIPE, SIG_IGN); /* a client that went away is no reason to end */
-    log_setup(STDERR_FILENO, false, options->serve ? LOG_INFO : LOG_ERROR);
+    if (!options->serve) log_setup(STDERR_FILENO, false, LOG_ERROR);
     open_loop(d);
+    arena_init(&d->follow.arena, (size_t)64 * 1024, FOLLOW_BYTES_MAX);
     d->live = live_open(!options->quiet && !options->serve);
-    st = open_either(d, err);
+    if (!d->served) st = open_either(d, err);
     if (st != ST_OK) {
         drive_close(d);
         return st;
     }
     uv_signal_start(&d->interrupt, on_signal, SIGINT);
     uv_signal_start(&d->terminate, on_signal, SIGTERM);
+    if (options->serve) uv_signal_start(&d->reload, on_reload, SIGHUP);
     uv_timer_start(&d->draw, on_draw, LIVE_DRAW_MS, LIVE_DRAW_MS);
     if (options->quiet || options->serve) uv_timer_stop(&d->draw);
     return ST_OK;
 }
 
 void drive_close(struct drive *d) {
+    uv_timer_stop(&d->draw); /* the loop goes on turning, but nothing more is shown */
+    uv_timer_stop(&d->look);
+    d->run_id = STR_NONE;
     live_close(d->live);
-    control_close(d->control);
+    front_drain(d->front);
     host_close(d->host);
-    control_disconnect(d->peer);
+    front_close(d->front);
     uv_handle_t *handles[] = {(uv_handle_t *)&d->interrupt, (uv_handle_t *)&d->terminate,
-                              (uv_handle_t *)&d->draw, (uv_handle_t *)&d->look};
+                              (uv_handle_t *)&d->reload, (uv_handle_t *)&d->draw,
+                              (uv_handle_t *)&d->look};
     for (size_t i = 0; i < COUNT_OF(handles); i++)
         uv_close(handles[i], NULL);
     (void)uv_run(&d->loop, UV_RUN_DEFAULT);
     (void)uv_loop_close(&d->loop);
-    lock_drop(d->control_lock);
+    metrics_close(d->metrics);
+    lock_drop(d->socket_lock);
+    arena_release(&d->follow.arena);
     (void)signal(SIGPIPE, SIG_DFL);
-}
-
-status drive_reader(struct drive *d, struct ledger **out, struct error *err) {
-    return ledger_open_reader(d->url, out, err);
 }
 
 /* ---- asking ---- */
@@ -288,24 +337,12 @@ static status wait_answer(struct drive *d, const struct answer *a, struct error 
     return a->code;
 }
 
-/* Asks the process that has the folder. */
-static status ask_peer(struct drive *d, struct buf *request, yyjson_val **answer,
-                       struct error *err) {
-    status st =
-        request->full
-            ? error_at(err, ST_LIMIT, "CONTROL_INVALID", "", "the request is too long")
-            : control_call(d->peer, buf_str(request), CONTROL_CALL_MS, &d->cli->arena, answer, err);
-    buf_release(request);
-    return st;
-}
-
 /* The process that had the folder went away before it answered. What was asked is asked again,
  * of its successor or of ourselves: ids make sure that it happens once. */
 static bool asks_again(struct drive *d, status st, struct error *err) {
-    if (!d->peer || st == ST_OK || !err->reason || strcmp(err->reason, "CONTROL_LOST") != 0)
-        return false;
-    control_disconnect(d->peer);
+    if (!d->peer || d->served || st == ST_OK || !remote_is_gone(err)) return false;
     d->peer = NULL;
+    pause_ms(LOCK_PROBE_MS);
     return open_either(d, err) == ST_OK;
 }
 
@@ -313,30 +350,43 @@ static void put_if(struct buf *b, const char *name, str value) {
     if (value.ptr) put_member(b, name, value);
 }
 
+static void put_json_if(struct buf *b, const char *name, str json) {
+    if (json.ptr) buf_printf(b, ",\"%s\":", name);
+    buf_put(b, json);
+}
+
+static status ask(struct drive *d, const struct target *target, struct buf *body,
+                  yyjson_val **answer, struct error *err) {
+    struct remote_body json = {"application/json", body ? buf_str(body) : STR_NONE};
+    status st = body && body->full
+                    ? error_at(err, ST_LIMIT, "BODY_TOO_LARGE", "", "the request is too long")
+                    : remote_send(d->peer, "POST", target, &json, &d->cli->arena, answer, err);
+    if (body) buf_release(body);
+    return st;
+}
+
+/* A server knows the tenant of its caller, who need not name it. */
 static status ask_start(struct drive *d, const struct start_request *q, char *run_id,
                         struct error *err) {
     struct buf b;
+    struct target t;
     yyjson_val *answer = NULL;
     str id = STR_NONE;
-    buf_init(&b, LINE_BYTES_MAX);
-    buf_put_char(&b, '{');
-    put_member(&b, "op", STR("start"));
-    put_member(&b, "tenantId", q->tenant_id);
+    buf_init(&b, REQUEST_BYTES_MAX);
+    buf_put_c(&b, "{\"context\":{");
+    if (args_has(&d->cli->args, OPT_TENANT)) put_member(&b, "tenantId", q->tenant_id);
     put_member(&b, "projectId", q->project_id);
     put_member(&b, "environmentId", q->environment_id);
     put_if(&b, "runId", q->run_id);
-    put_if(&b, "actor", q->actor);
-    if (q->approval) put_member_bool(&b, "approval", true);
-    buf_put_c(&b, ",\"planRef\":");
+    buf_put_c(&b, "},\"planRef\":");
     plan_ref_json(&q->ref, &b);
-    if (q->parameters.ptr) {
-        buf_put_c(&b, ",\"parameters\":");
-        buf_put(&b, q->parameters);
-    }
+    put_json_if(&b, "parameters", q->parameters);
+    if (q->approval) put_member_bool(&b, "approval", true);
     buf_put_char(&b, '}');
-    status st = ask_peer(d, &b, &answer, err);
+    target_init(&t, "/v1/runs");
+    status st = ask(d, &t, &b, &answer, err);
     if (st == ST_OK && (!json_str(json_member(answer, "runId"), &id) || id.len > ID_BYTES_MAX))
-        st = error_set(err, ST_RETRY, "the process that holds the data folder answered nonsense");
+        st = error_at(err, ST_RETRY, "SERVER_ANSWER_INVALID", "", "the answer names no run");
     if (st == ST_OK) {
         memcpy(run_id, id.ptr, id.len);
         run_id[id.len] = 0;
@@ -368,32 +418,33 @@ status drive_start(struct drive *d, const struct start_request *q, char *run_id,
     return st == ST_OK ? ST_OK : err->code;
 }
 
-static status ask_signal(struct drive *d, str run_id, const struct signal *s, str actor,
-                         struct error *err) {
+static void run_target(struct target *t, str run_id, const char *what) {
+    target_init(t, "/v1/runs/");
+    target_id(t, run_id);
+    target_path(t, what);
+}
+
+static status ask_signal(struct drive *d, str run_id, const struct signal *s, struct error *err) {
     struct buf b;
+    struct target t;
     yyjson_val *answer = NULL;
-    buf_init(&b, LINE_BYTES_MAX);
+    buf_init(&b, REQUEST_BYTES_MAX);
     buf_put_char(&b, '{');
-    put_member(&b, "op", STR("signal"));
-    put_member(&b, "runId", run_id);
     put_member(&b, "signal", s->name);
     put_if(&b, "signalId", s->signal_id);
     put_if(&b, "stepId", s->step_id);
     put_if(&b, "reason", s->reason);
-    put_if(&b, "actor", actor);
-    if (s->payload.ptr) {
-        buf_put_c(&b, ",\"payload\":");
-        buf_put(&b, s->payload);
-    }
+    put_json_if(&b, "payload", s->payload);
     buf_put_char(&b, '}');
-    return ask_peer(d, &b, &answer, err);
+    run_target(&t, run_id, "/signals");
+    return ask(d, &t, &b, &answer, err);
 }
 
 static status signal_once(struct drive *d, str run_id, const struct signal *signal, str actor,
                           struct error *err) {
-    if (d->peer) return ask_signal(d, run_id, signal, actor, err);
+    if (d->peer) return ask_signal(d, run_id, signal, err);
     struct answer *a = ARENA_NEW(&d->cli->arena, struct answer);
-    engine_signal(host_engine(d->host), run_id, signal, actor, take_answer, a);
+    engine_signal(host_engine(d->host), run_id, signal, actor, NULL, take_answer, a);
     return wait_answer(d, a, err);
 }
 
@@ -412,14 +463,10 @@ static status resume_once(struct drive *d, str run_id, struct error *err) {
         engine_look(host_engine(d->host), run_id);
         return ST_OK;
     }
-    struct buf b;
+    struct target t;
     yyjson_val *answer = NULL;
-    buf_init(&b, LINE_BYTES_MAX);
-    buf_put_char(&b, '{');
-    put_member(&b, "op", STR("resume"));
-    put_member(&b, "runId", run_id);
-    buf_put_char(&b, '}');
-    return ask_peer(d, &b, &answer, err);
+    run_target(&t, run_id, "/wake");
+    return ask(d, &t, NULL, &answer, err);
 }
 
 status drive_resume(struct drive *d, str run_id, struct error *err) {
@@ -435,8 +482,8 @@ void drive_say_interrupted(struct drive *d, str run_id) {
     live_close(d->live);
     d->live = NULL;
     if (d->peer)
-        cli_say("interrupted: the run goes on in another process; see: cairn run show %.*s",
-                STR_ARG(run_id));
+        cli_say("interrupted: the run goes on %s; see: cairn run show %.*s",
+                d->served ? "on the server" : "in another process", STR_ARG(run_id));
     else
         cli_say("interrupted: the run stays open; go on with: cairn run resume %.*s",
                 STR_ARG(run_id));
@@ -521,26 +568,103 @@ static status wait_here(struct drive *d, struct error *err) {
     return st == ST_OK && !d->over ? drive_until(d, run_is_over, err) : st;
 }
 
-/* Another process drives it: its events tell. *gone: that process is not there any more. */
-static status follow(struct drive *d, bool *gone, struct error *err) {
-    struct ledger *reader = NULL;
-    status st = drive_reader(d, &reader, err);
-    *gone = false;
-    while (st == ST_OK && !d->over && !d->stop && !*gone) {
-        bool more = false;
-        st = show_page(d, reader, &d->shown_seq, &more, err);
-        if (st != ST_OK || d->over || more) continue;
-        live_draw(d->live);
-        pause_ms(FOLLOW_MS);
-        (void)uv_run(&d->loop, UV_RUN_NOWAIT); /* Ctrl-C */
-        if (d->peer && !control_alive(d->peer)) {
-            control_disconnect(d->peer);
-            d->peer = NULL;
-            *gone = true;
-        }
+/* ---- following what a peer does ---- */
+
+static void show_followed(struct drive *d) {
+    struct follow *f = &d->follow;
+    if (f->count > 0) live_events(d->live, f->events, f->count);
+    f->count = 0;
+    arena_reset(&f->arena);
+}
+
+static bool on_event(void *context, str line) {
+    struct drive *d = context;
+    struct follow *f = &d->follow;
+    struct json_limits limits = {2 * LINE_BYTES_MAX, JSON_DEPTH_MAX + 8};
+    struct error ignored;
+    struct event_record rec;
+    yyjson_val *root = NULL;
+    if (line.len == 0) return true;
+    if (f->count == FOLLOW_EVENTS || f->arena.used > FOLLOW_BYTES_MAX / 2) show_followed(d);
+    if (json_parse(line, limits, &f->arena, &root, &ignored) != ST_OK) return false;
+    parse_event(root, &f->arena, &rec);
+    f->after = rec.run_seq;
+    if (run_level_end(rec.event.type)) d->over = true;
+    f->events[f->count++] = (struct live_event){.type = rec.event.type,
+                                                .step_id = rec.event.subject,
+                                                .attempt = rec.event.logical_attempt,
+                                                .payload = rec.event.payload,
+                                                .us = rec.persisted_us};
+    return true;
+}
+
+static void on_ended(void *context, status st, const struct error *err) {
+    struct drive *d = context;
+    d->follow.ended = true;
+    d->follow.st = st;
+    d->follow.why = *err;
+}
+
+/* What came together is shown together: a failure and its retry are one line. */
+static bool has_followed(struct drive *d) {
+    show_followed(d);
+    return d->follow.ended;
+}
+
+static status follow_stream(struct drive *d, struct error *err) {
+    struct follow *f = &d->follow;
+    struct target t;
+    f->ended = false;
+    run_target(&t, d->run_id, "/events");
+    target_query_int(&t, "after", f->after);
+    status st = client_open(&d->loop, &f->client, err);
+    if (st == ST_OK)
+        st = remote_stream_open(d->peer, f->client, &t, on_event, on_ended, d, &f->stream, err);
+    if (st == ST_OK) st = drive_until(d, has_followed, err);
+    show_followed(d);
+    remote_stream_close(f->stream);
+    client_close(f->client);
+    f->stream = NULL;
+    f->client = NULL;
+    (void)uv_run(&d->loop, UV_RUN_NOWAIT);
+    if (st == ST_OK && f->ended && f->st != ST_OK) {
+        *err = f->why;
+        st = f->st;
     }
-    ledger_close(reader);
     return st;
+}
+
+/* A stream may end for other reasons than the run's end: the run itself tells. */
+static status look_at_peer(struct drive *d, struct error *err) {
+    struct source *source = source_of_remote(d->cli, d->peer);
+    struct arena arena;
+    struct run_info info;
+    arena_init(&arena, 4096, (size_t)1024 * 1024);
+    status st = source->ops->find_run(source, d->run_id, &arena, &info, err);
+    if (st == ST_OK) {
+        d->over = run_is_final(info.head.status);
+        live_started(d->live, info.started_us);
+    }
+    arena_release(&arena);
+    return st;
+}
+
+/* The peer carries it out: its events tell. *gone: that process is not there any more. */
+static status follow(struct drive *d, bool *gone, struct error *err) {
+    status st = look_at_peer(d, err);
+    bool over = d->over; /* it had ended before: its events are shown all the same */
+    d->over = false;
+    while (st == ST_OK && !d->over && !d->stop) {
+        st = follow_stream(d, err);
+        if (over) d->over = true;
+        if (st != ST_OK || d->over || d->stop) continue;
+        pause_ms(FOLLOW_MS);
+        st = look_at_peer(d, err);
+    }
+    *gone = st != ST_OK && !d->served && remote_is_gone(err);
+    if (!*gone) return st;
+    d->peer = NULL;
+    return ST_OK;
 }
 
 status drive_wait(struct drive *d, str run_id, struct error *err) {
@@ -553,7 +677,7 @@ status drive_wait(struct drive *d, str run_id, struct error *err) {
         bool gone = false;
         st = follow(d, &gone, err);
         if (st != ST_OK || !gone) return st;
-        st = open_either(d, err); /* idle connections are closed, too: then it is there again */
+        st = open_either(d, err); /* perhaps it is there again, or another one */
         if (st == ST_OK) st = drive_resume(d, run_id, err);
     }
     return st == ST_OK && d->host && !d->stop ? wait_here(d, err) : st;

@@ -1,54 +1,72 @@
-/* cli/drive.h: an engine at work inside a command: the loop, the host, the control socket, progress
- * and Ctrl-C.
+/* cli/drive.h: an engine at work inside a command: the loop, the host, its HTTP API, progress and
+ * Ctrl-C.
  *
- * On SQLite one process holds the folder. The first command to come is that process and listens on
- * the control socket; a later one finds it there and gets a client instead of an engine.
+ * On SQLite one process holds the folder. The first command to come is that process and answers on
+ * the socket in it; a later one finds it there and asks it, as a command with --server asks that
+ * server: then there is a peer, and no engine here.
  * Ctrl-C once ends politely: what runs is stopped, the run stays open. Twice ends at once. */
 #pragma once
 
 #include <uv.h>
 
 #include "cli/cli.h"
+#include "cli/front.h"
 #include "cli/live.h"
-#include "lib/control.h"
+#include "cli/remote.h"
 #include "lib/host.h"
 
 struct drive_options {
     bool passive; /* execute nothing: the process only signals */
-    bool all;   /* drive every open run, not only what is asked for */
-    bool quiet; /* no progress */
-    bool serve; /* no progress either, but a log */
+    bool all;     /* drive every open run, not only what is asked for */
+    bool quiet;   /* no progress */
+    bool serve;   /* no progress either, but a log */
     str node;
     int64_t tenant_active_max, plan_active_max;
+};
+
+enum { FOLLOW_EVENTS = 256 };
+struct follow { /* the events of a run, as a server tells them */
+    struct client *client;
+    struct remote_stream *stream;
+    struct live_event events[FOLLOW_EVENTS]; /* not shown yet */
+    size_t count;
+    struct arena arena; /* theirs */
+    int64_t after;      /* runSeq of the newest */
+    bool ended;         /* the stream has; `why` says how */
+    status st;
+    struct error why;
 };
 
 struct drive {
     struct cli *cli;
     struct drive_options options;
-    str url, folder;
+    str url, folder, node;
     bool postgres;
     uv_loop_t loop;
     struct host *host; /* NULL: another process is at work, see peer */
-    struct control *control;
-    struct control_client *peer;
+    struct front *front;
+    struct metrics *metrics;
+    struct remote *peer;
+    bool served;          /* the peer is the server of --server: nobody takes over from it */
+    struct follow follow; /* of a run that the peer carries out */
     struct guard guard;
     struct plan_endpoint *endpoints; /* --endpoint */
     size_t endpoint_count;
-    uv_signal_t interrupt, terminate;
+    uv_signal_t interrupt, terminate, reload;
     uv_timer_t draw, look;
     struct live *live;
     bool live_knows;   /* it was told where the steps stand */
     str run_id;        /* the run that is waited for, or STR_NONE */
     bool over;         /* it has ended */
-    int64_t shown_seq; /* of the newest event shown, of a run that others carry out */
+    int64_t shown_seq; /* of the newest event shown, of a run that another node carries out */
     bool stop;         /* Ctrl-C */
     bool lost;         /* another node has our work */
     bool hopeless;     /* the run in the foreground cannot be written: `trouble` says why */
     struct error trouble;
-    int control_lock;
+    int socket_lock; /* on PostgreSQL: who has the socket of the folder */
 };
 
-/* Opens the engine, or a connection to the process that has the folder (d->peer). On ST_OK the
+/* Opens the engine, or finds the process that has the folder, or the server (d->peer). On ST_OK the
  * caller ends it with drive_close(). */
 MUST_CHECK status drive_open(struct drive *d, struct cli *cli, const struct drive_options *options,
                              struct error *err);
@@ -69,6 +87,3 @@ MUST_CHECK status drive_wait(struct drive *d, str run_id, struct error *err);
 void drive_say_interrupted(struct drive *d, str run_id);
 /* Until interrupted, or until `done` says so; asked a few times a second. */
 MUST_CHECK status drive_until(struct drive *d, bool (*done)(struct drive *d), struct error *err);
-
-/* For queries, in either case; the caller ends it with ledger_close(). */
-MUST_CHECK status drive_reader(struct drive *d, struct ledger **out, struct error *err);

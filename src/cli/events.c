@@ -5,7 +5,11 @@
 #include <signal.h>
 #include <time.h>
 
-#include "cli/cli.h"
+#include "base/json.h"
+#include "base/limits.h"
+#include "cli/parse.h"
+#include "cli/remote.h"
+#include "cli/source.h"
 
 enum { PAGE = 256, FOLLOW_MS = 200, TENANTS_PAGE = 1000 };
 #define PAGE_BYTES_MAX ((size_t)256 * 1024 * 1024) /* a page of the largest events, with room */
@@ -19,7 +23,8 @@ struct place {
 
 struct feed {
     struct cli *cli;
-    struct ledger *ledger;
+    struct ledger *ledger; /* or */
+    struct remote *remote;
     enum select select;
     str run_id;
     uuid correlation;
@@ -28,6 +33,7 @@ struct feed {
     struct place *places;       /* in cli->arena */
     size_t place_count, place_cap;
     int64_t tenant_no; /* tenants up to this number have their place */
+    int64_t after;     /* --after */
     int64_t left;      /* how many more may be printed */
     struct arena page_arena;
     struct list list;
@@ -229,6 +235,101 @@ static status follow(struct feed *f, struct error *err) {
     return st;
 }
 
+/* ---- a server ---- */
+
+struct reading {
+    struct feed *feed;
+    status st;
+    struct error err;
+};
+
+/* One line of the stream. Without one: the time to let go of what was printed. */
+static bool print_remote_line(void *context, str line) {
+    struct reading *r = context;
+    struct feed *f = r->feed;
+    struct json_limits limits = {2 * LINE_BYTES_MAX, JSON_DEPTH_MAX + 8};
+    struct event_record rec;
+    yyjson_val *root = NULL;
+    if (line.len > 0) {
+        arena_reset(&f->page_arena);
+        r->st = json_parse(line, limits, &f->page_arena, &root, &r->err);
+        if (r->st != ST_OK) return false;
+        parse_event(root, &f->page_arena, &rec);
+        print_record(f, &rec);
+    }
+    if (line.len == 0 || args_has(&f->cli->args, OPT_FOLLOW)) list_flush(&f->list);
+    r->st = out_check(&f->cli->out, &r->err);
+    return r->st == ST_OK && f->left > 0 && !interrupted;
+}
+
+static status stream_remote(struct feed *f, struct target *t, struct error *err) {
+    struct reading r = {.feed = f};
+    if (!args_has(&f->cli->args, OPT_FOLLOW)) target_query(t, "follow", STR("false"));
+    status st = remote_follow(f->remote, t, print_remote_line, &r, err);
+    if (st == ST_OK && r.st != ST_OK) *err = r.err;
+    return st == ST_OK ? r.st : st;
+}
+
+/* A trace comes in pages. */
+static status page_remote(struct feed *f, struct error *err) {
+    str cursor = STR_NONE;
+    status st = ST_OK;
+    do {
+        struct target t;
+        yyjson_val *answer = NULL;
+        yyjson_val *item;
+        size_t i;
+        size_t max;
+        struct event_record rec;
+        target_init(&t, "/v1/traces/");
+        target_id(&t, f->cli->args.values[OPT_CORRELATION]);
+        target_query(&t, "tenantId", f->cli->args.values[OPT_TENANT]);
+        target_query(&t, "cursor", cursor);
+        arena_reset(&f->page_arena);
+        st = remote_get(f->remote, &t, &f->page_arena, &answer, err);
+        if (st != ST_OK) return st;
+        yyjson_arr_foreach(json_member(answer, "items"), i, max, item) {
+            parse_event(item, &f->page_arena, &rec);
+            if (f->left > 0) print_record(f, &rec);
+        }
+        str next = STR_NONE;
+        (void)json_str(json_member(answer, "next"), &next);
+        cursor = arena_str(&f->cli->arena, next);
+        st = out_check(&f->cli->out, err);
+    } while (st == ST_OK && cursor.ptr && f->left > 0);
+    return st;
+}
+
+static status not_served(struct error *err, const char *option) {
+    return cli_usage(err, "--%s is not served: read the ledger itself, with --data or --db",
+                     option);
+}
+
+static status print_remote(struct feed *f, struct error *err) {
+    const struct args *a = &f->cli->args;
+    struct sigaction action = {.sa_handler = on_signal};
+    struct target t;
+    if (args_has(a, OPT_SINCE)) return not_served(err, "since");
+    if (args_has(a, OPT_UNTIL)) return not_served(err, "until");
+    if (f->select == SELECT_CORRELATION && args_has(a, OPT_FOLLOW))
+        return not_served(err, "correlation with --follow");
+    if (args_has(a, OPT_FOLLOW)) {
+        sigaction(SIGINT, &action, NULL);
+        sigaction(SIGTERM, &action, NULL);
+    }
+    if (f->select == SELECT_CORRELATION) return page_remote(f, err);
+    target_init(&t, "/v1/");
+    if (f->select == SELECT_RUN) {
+        target_path(&t, "runs/");
+        target_id(&t, f->run_id);
+        target_path(&t, "/");
+    }
+    target_path(&t, "events");
+    target_query(&t, "tenantId", a->values[OPT_TENANT]);
+    target_query(&t, "after", a->values[OPT_AFTER]);
+    return stream_remote(f, &t, err);
+}
+
 /* ---- the command ---- */
 
 static status choose(struct feed *f, struct error *err) {
@@ -255,26 +356,26 @@ static status choose(struct feed *f, struct error *err) {
     status st = args_time(a, OPT_SINCE, 0, &f->since_us, err);
     if (st == ST_OK) st = args_time(a, OPT_UNTIL, INT64_MAX, &f->until_us, err);
     if (st == ST_OK) st = args_int(a, OPT_LIMIT, 1, INT64_MAX, INT64_MAX, &f->left, err);
+    if (st == ST_OK) st = args_int(a, OPT_AFTER, 0, INT64_MAX, 0, &f->after, err);
     return st;
 }
 
 static status find_places(struct feed *f, struct error *err) {
     const struct args *a = &f->cli->args;
-    int64_t after = 0;
-    status st = args_int(a, OPT_AFTER, 0, INT64_MAX, 0, &after, err);
-    if (st == ST_OK && f->select == SELECT_RUN)
+    status st = ST_OK;
+    if (f->select == SELECT_RUN)
         st = add_place(f, STR(""), err); /* the run knows its tenant */
-    else if (st == ST_OK && !f->every_tenant)
+    else if (!f->every_tenant)
         st = add_place(f, a->values[OPT_TENANT], err);
-    else if (st == ST_OK)
+    else
         st = find_tenants(f, err);
-    if (st == ST_OK && args_has(a, OPT_AFTER)) f->places[0].after = after;
+    if (st == ST_OK && args_has(a, OPT_AFTER)) f->places[0].after = f->after;
     return st;
 }
 
 static status print_all(struct feed *f, struct error *err) {
-    status st = find_places(f, err);
-    if (st == ST_OK)
+    status st = f->remote ? print_remote(f, err) : find_places(f, err);
+    if (st == ST_OK && !f->remote)
         st = args_has(&f->cli->args, OPT_FOLLOW) ? follow(f, err) : print_places(f, err);
     if (st != ST_OK || f->select != SELECT_CORRELATION || f->list.count > 0 ||
         args_has(&f->cli->args, OPT_FOLLOW))
@@ -287,7 +388,9 @@ static status print_all(struct feed *f, struct error *err) {
 status cmd_ledger_events(struct cli *cli, struct error *err) {
     struct feed f = {.cli = cli};
     status st = choose(&f, err);
-    if (st == ST_OK) st = store_read(cli, &f.ledger, err);
+    if (st == ST_OK)
+        st = remote_is_named(cli) ? remote_open(cli, &f.remote, err)
+                                  : store_read(cli, &f.ledger, err);
     if (st != ST_OK) return st;
     arena_init(&f.page_arena, (size_t)64 * 1024, PAGE_BYTES_MAX);
     bool run = f.select == SELECT_RUN;
@@ -327,7 +430,7 @@ static void print_cause(struct list *list, const struct event_record *rec, int64
 
 /* A chain may be as long as the tenant's history: it is walked in pages, each from the cause of the
  * last one's end. */
-static status print_causes(struct cli *cli, struct ledger *ledger, uuid id, struct list *list,
+static status print_causes(struct cli *cli, struct source *source, uuid id, struct list *list,
                            struct error *err) {
     int64_t limit = 0;
     struct arena arena;
@@ -337,8 +440,8 @@ static status print_causes(struct cli *cli, struct ledger *ledger, uuid id, stru
     for (int64_t depth = 0; st == ST_OK && more && depth < limit;) {
         struct event_page page = {0};
         arena_reset(&arena);
-        st = ledger_causes(ledger, id, limit - depth < PAGE ? (size_t)(limit - depth) : PAGE,
-                           &arena, &page, &more, err);
+        size_t wanted = limit - depth < PAGE ? (size_t)(limit - depth) : PAGE;
+        st = source->ops->causes(source, id, wanted, &arena, &page, &more, err);
         for (size_t i = 0; i < page.count && st == ST_OK; i++)
             print_cause(list, &page.records[i], depth++);
         if (st == ST_OK && more) id = page.records[page.count - 1].cause_id;
@@ -348,17 +451,17 @@ static status print_causes(struct cli *cli, struct ledger *ledger, uuid id, stru
 }
 
 status cmd_ledger_causes(struct cli *cli, struct error *err) {
-    struct ledger *ledger = NULL;
+    struct source *source = NULL;
     struct list list;
     uuid id;
     if (!uuid_parse(cli->args.words[0], &id))
         return cli_usage(err, "EVENT_ID must be a UUID, found \"%.*s\"",
                          STR_ARG(cli->args.words[0]));
-    status st = store_read(cli, &ledger, err);
+    status st = source_open(cli, SOURCE_READ, &source, err);
     if (st != ST_OK) return st;
     list_open(&list, &cli->out, cli->format, cause_columns, COUNT_OF(cause_columns), cli->colour);
-    st = print_causes(cli, ledger, id, &list, err);
+    st = print_causes(cli, source, id, &list, err);
     list_close(&list);
-    ledger_close(ledger);
+    source_close(source);
     return st;
 }

@@ -5,6 +5,7 @@
 #include "base/limits.h"
 #include "base/os.h"
 #include "cli/drive.h"
+#include "cli/plan.h"
 #include "cli/result.h"
 #include "core/plan.h"
 
@@ -52,16 +53,7 @@ static status keep_plan(struct cli *cli, str text, struct plan_file *out, struct
                         "\"%.*s\" is not a valid plan: line %d, column %d: %s", STR_ARG(out->path),
                         problems->items[0].line, problems->items[0].column, first.msg);
     }
-    str folder = cli_text(cli, "%.*s/plans", STR_ARG(store_folder(cli)));
-    char hex[SHA256_HEX_LEN];
-    out->ref = (struct plan_ref){.schema_version = out->plan->schema_version,
-                                 .plan_id = out->plan->plan_id,
-                                 .plan_version = out->plan->plan_version,
-                                 .size_bytes = (int64_t)out->plan->bytes};
-    st = plan_store_put(folder, text, out->ref.sha256, err);
-    hex_encode(out->ref.sha256, sizeof(out->ref.sha256), hex);
-    out->ref.uri = cli_text(cli, "plan:sha256:%.*s", (int)sizeof(hex), hex);
-    return st;
+    return plan_keep(cli, out->plan, text, &out->ref, err);
 }
 
 static status read_plan(struct cli *cli, struct plan_file *out, struct error *err) {
@@ -181,8 +173,8 @@ static bool node_is_dead(struct cli *cli, str run_id) {
     struct lease_info lease = {0};
     struct error ignored;
     str url = STR_NONE;
-    if (!run_id.ptr || store_url(cli, &url, &ignored) != ST_OK || !store_is_postgres(url) ||
-        ledger_open_reader(url, &reader, &ignored) != ST_OK)
+    if (!run_id.ptr || remote_is_named(cli) || store_url(cli, &url, &ignored) != ST_OK ||
+        !store_is_postgres(url) || ledger_open_reader(url, &reader, &ignored) != ST_OK)
         return false;
     status st = ledger_find_run(reader, run_id, &cli->arena, &info, &ignored);
     if (st == ST_OK) st = lease_find(reader, info.run_no, &cli->arena, &lease, &ignored);
@@ -192,7 +184,7 @@ static bool node_is_dead(struct cli *cli, str run_id) {
 
 static void warn_of_peer(const struct drive *d) {
     const struct args *a = &d->cli->args;
-    if (d->peer && (args_has(a, OPT_SECRETS) || args_has(a, OPT_ALLOW)))
+    if (d->peer && !d->served && (args_has(a, OPT_SECRETS) || args_has(a, OPT_ALLOW)))
         cli_say("cairn: another process carries out the runs of this folder: its --secrets and "
                 "--allow hold");
 }
@@ -200,7 +192,7 @@ static void warn_of_peer(const struct drive *d) {
 status cmd_run_plan(struct cli *cli, struct error *err) {
     struct plan_file file;
     struct drive d;
-    struct ledger *reader = NULL;
+    struct source *source = NULL;
     char run_id[ID_BYTES_MAX + 1] = "";
     str parameters = STR_NONE;
     const str *v = cli->args.values;
@@ -225,11 +217,12 @@ status cmd_run_plan(struct cli *cli, struct error *err) {
     if (file.plan) live_plan(d.live, file.plan);
     st = drive_start(&d, &request, run_id, err);
     if (st == ST_OK) st = drive_wait(&d, str_c(run_id), err);
-    if (st == ST_OK && !d.stop) st = drive_reader(&d, &reader, err);
     bool stopped = d.stop;
     if (st == ST_OK && stopped) drive_say_interrupted(&d, str_c(run_id));
     drive_close(&d);
-    if (st == ST_OK && !stopped) st = result_print(cli, reader, str_c(run_id), err);
-    ledger_close(reader);
+    if (st != ST_OK || stopped) return st;
+    st = source_open(cli, SOURCE_READ, &source, err);
+    if (st == ST_OK) st = result_print(cli, source, str_c(run_id), err);
+    source_close(source);
     return st;
 }

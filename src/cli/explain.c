@@ -5,7 +5,8 @@
 
 #include "adapters/local/local.h"
 #include "base/os.h"
-#include "cli/live.h"
+#include "cli/drive.h"
+#include "cli/remote.h"
 #include "cli/result.h"
 #include "engine/status.h"
 
@@ -104,12 +105,11 @@ static void print_explanation(const struct explanation *x, struct buf *out) {
 }
 
 status cmd_explain(struct cli *cli, struct error *err) {
-    struct ledger *ledger = NULL;
+    struct source *source = NULL;
     struct explanation x;
-    status st = store_read(cli, &ledger, err);
-    if (st == ST_OK)
-        st = explain_run(ledger, cli->args.words[0], clock_wall_us(), &cli->arena, &x, err);
-    ledger_close(ledger);
+    status st = source_open(cli, SOURCE_READ, &source, err);
+    if (st == ST_OK) st = source->ops->explain(source, cli->args.words[0], &cli->arena, &x, err);
+    source_close(source);
     if (st != ST_OK) return st;
     if (cli->format == OUT_TABLE) {
         print_explanation(&x, &cli->out.buf);
@@ -170,23 +170,20 @@ static void print_step(struct list *list, const struct step_view *s, int64_t now
                                    {s->code, s->state == STEP_FAILED ? TONE_BAD : TONE_PLAIN}});
 }
 
-static status load_view(struct cli *cli, struct run_view *view, struct error *err) {
-    struct ledger *ledger = NULL;
-    status st = store_read(cli, &ledger, err);
-    if (st == ST_OK) st = run_view_load(ledger, cli->args.words[0], &cli->arena, view, err);
-    ledger_close(ledger);
-    return st;
-}
-
 status cmd_run_steps(struct cli *cli, struct error *err) {
-    struct run_view view;
+    struct source *source = NULL;
+    struct step_view *steps = NULL;
     struct list list;
-    status st = load_view(cli, &view, err);
+    size_t count = 0;
+    status st = source_open(cli, SOURCE_READ, &source, err);
+    if (st == ST_OK)
+        st = source->ops->steps(source, cli->args.words[0], &cli->arena, &steps, &count, err);
+    source_close(source);
     if (st != ST_OK) return st;
     int64_t now = clock_wall_us();
     list_open(&list, &cli->out, cli->format, step_columns, COUNT_OF(step_columns), cli->colour);
-    for (uint32_t i = 0; i < view.run.step_count; i++) {
-        if (view.steps[i].state != STEP_MENTIONED) print_step(&list, &view.steps[i], now);
+    for (size_t i = 0; i < count; i++) {
+        if (steps[i].state != STEP_MENTIONED) print_step(&list, &steps[i], now);
     }
     bool none = list.count == 0;
     list_close(&list);
@@ -195,6 +192,14 @@ status cmd_run_steps(struct cli *cli, struct error *err) {
 }
 
 /* ---- logs ---- */
+
+static status load_view(struct cli *cli, struct run_view *view, struct error *err) {
+    struct ledger *ledger = NULL;
+    status st = store_read(cli, &ledger, err);
+    if (st == ST_OK) st = run_view_load(ledger, cli->args.words[0], &cli->arena, view, err);
+    ledger_close(ledger);
+    return st;
+}
 
 struct logs {
     struct cli *cli;
@@ -291,6 +296,10 @@ status cmd_run_logs(struct cli *cli, struct error *err) {
     struct logs l = {.cli = cli};
     int64_t only = 0;
     str step = cli->args.word_count > 1 ? cli->args.words[1] : STR_NONE;
+    if (remote_is_named(cli))
+        return error_at(err, ST_INVALID, "LOGS_NOT_SERVED", "",
+                        "what programs wrote is in the data folder of the machine that ran them: "
+                        "say --data DIR there");
     status st = args_int(&cli->args, OPT_ATTEMPT, 1, INT64_MAX, 0, &only, err);
     if (st == ST_OK) st = load_view(cli, &view, err);
     if (st != ST_OK) return st;
@@ -384,18 +393,31 @@ status watch_run(struct cli *cli, str run_id, enum run_status *final, struct err
     return st;
 }
 
+/* A server tells what happens when it does; a ledger must be looked at. */
+static status watch_server(struct cli *cli, str run_id, enum run_status *final, struct error *err) {
+    struct drive d;
+    struct drive_options options = {.passive = true, .quiet = args_has(&cli->args, OPT_QUIET)};
+    status st = drive_open(&d, cli, &options, err);
+    if (st != ST_OK) return st;
+    st = drive_wait(&d, run_id, err);
+    if (st == ST_OK && d.over) *final = RUN_COMPLETED; /* or another end: the result tells which */
+    drive_close(&d);
+    return st;
+}
+
 status cmd_run_watch(struct cli *cli, struct error *err) {
     enum run_status final = RUN_NEW;
-    struct ledger *reader = NULL;
+    struct source *source = NULL;
     str run_id = cli->args.words[0];
-    status st = watch_run(cli, run_id, &final, err);
+    status st = remote_is_named(cli) ? watch_server(cli, run_id, &final, err)
+                                     : watch_run(cli, run_id, &final, err);
     if (st != ST_OK) return st;
     if (!run_is_final(final)) {
         cli->exit_code = EXIT_INTERRUPTED;
         return ST_OK;
     }
-    st = store_read(cli, &reader, err);
-    if (st == ST_OK) st = result_print(cli, reader, run_id, err); /* sets the exit code */
-    ledger_close(reader);
+    st = source_open(cli, SOURCE_READ, &source, err);
+    if (st == ST_OK) st = result_print(cli, source, run_id, err); /* sets the exit code */
+    source_close(source);
     return st;
 }

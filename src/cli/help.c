@@ -1,4 +1,4 @@
-/* cli/help.c: help, completion and version, made from the tables. */
+/* cli/help.c: help and version, made from the tables. */
 #include "cairn.h"
 #include "cli/cli.h"
 #include "core/event_type.h"
@@ -8,9 +8,10 @@
 static const char exit_codes[] =
     "Exit codes: 0 done, 1 input was refused, 2 wrong usage, 3 not found, 4 conflict, 5 a limit "
     "was reached,\n"
-    "6 unavailable now (try again), 8 the ledger is damaged, 70 internal error. Of a run: 10 it "
-    "failed, 11 it was\n"
-    "cancelled, 130 interrupted.\n";
+    "6 unavailable now (try again), 7 not allowed, 8 the ledger is damaged, 70 internal error. Of "
+    "a "
+    "run: 10 it\n"
+    "failed, 11 it was cancelled, 130 interrupted.\n";
 
 static void put_padded(struct buf *out, str text, size_t width) {
     buf_put(out, text);
@@ -46,7 +47,8 @@ static void help_all(struct buf *out, str noun) {
     if (noun.ptr) return;
     buf_put_c(out, "A command that works on a ledger finds it by --data DIR or --db "
                    "postgresql://..., by the environment\n"
-                   "variables CAIRN_DATA and CAIRN_DB, or in ./cairn-data.\n\n");
+                   "variables CAIRN_DATA and CAIRN_DB, or in ./cairn-data; most talk to a server "
+                   "instead with --server URL.\n\n");
     buf_put_c(out, exit_codes);
 }
 
@@ -107,78 +109,6 @@ status help_write(const str *words, size_t count, struct buf *out, struct error 
 
 status cmd_help(struct cli *cli, struct error *err) {
     return help_write(cli->args.words, cli->args.word_count, &cli->out.buf, err);
-}
-
-/* ---- completion ---- */
-
-static void put_options_of(const struct command *c, struct buf *out) {
-    uint64_t all = command_options(c);
-    for (int i = 0; i < OPT_COUNT; i++) {
-        if (all & OPT_BIT(i)) buf_printf(out, " --%s", opt_info((enum opt)i)->name);
-    }
-}
-
-static void put_verbs(struct buf *out) {
-    for (size_t i = 0; i < command_count; i++) {
-        if (i > 0 && strcmp(commands[i].noun, commands[i - 1].noun) == 0) continue;
-        if (!commands[i].verb[0]) continue;
-        bool takes_file = false; /* the noun alone is a command, too, and its word a path */
-        buf_printf(out, "        %s) words='", commands[i].noun);
-        for (size_t k = i; k < command_count && strcmp(commands[k].noun, commands[i].noun) == 0;
-             k++) {
-            buf_printf(out, "%s%s", k > i && commands[k].verb[0] ? " " : "", commands[k].verb);
-            takes_file = takes_file || !commands[k].verb[0];
-        }
-        buf_printf(out, "'%s ;;\n",
-                   takes_file ? "; COMPREPLY=($(compgen -f -- \"$current\"))" : "");
-    }
-}
-
-static void put_nouns(struct buf *out) {
-    for (size_t i = 0; i < command_count; i++) {
-        if (i > 0 && strcmp(commands[i].noun, commands[i - 1].noun) == 0) continue;
-        buf_printf(out, "%s%s", i > 0 ? " " : "", commands[i].noun);
-    }
-}
-
-status cmd_completion(struct cli *cli, struct error *err) {
-    struct buf *out = &cli->out.buf;
-    if (!str_eq(cli->args.words[0], STR("bash")))
-        return cli_usage(err, "completion exists for bash only");
-    buf_put_c(
-        out,
-        "# bash completion of cairn; use it with: source <(cairn completion bash)\n"
-        "_cairn() {\n"
-        "    local current=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} words=\n"
-        "    COMPREPLY=()\n"
-        "    case $before in\n"
-        "    -o|--output) words='table json ndjson' ;;\n"
-        "    --validation) words='reject record' ;;\n"
-        "    --status) words='PENDING APPROVED RUNNING PAUSED COMPLETED FAILED CANCELLED' ;;\n"
-        "    --data|--secrets) COMPREPLY=($(compgen -d -- \"$current\")); return ;;\n"
-        "    esac\n"
-        "    if [ -n \"$words\" ]; then :\n"
-        "    elif [ \"$COMP_CWORD\" = 1 ]; then words='");
-    put_nouns(out);
-    buf_put_c(out, "'\n"
-                   "    elif [ \"$COMP_CWORD\" = 2 ] && [[ $current != -* ]]; then\n"
-                   "        case ${COMP_WORDS[1]} in\n");
-    put_verbs(out);
-    buf_put_c(out, "        esac\n"
-                   "    elif [[ $current == -* ]]; then\n"
-                   "        case \"${COMP_WORDS[1]} ${COMP_WORDS[2]}\" in\n");
-    for (size_t i = 0; i < command_count; i++) {
-        buf_printf(out, "        \"%s %s\"*) words='", commands[i].noun, commands[i].verb);
-        put_options_of(&commands[i], out);
-        buf_put_c(out, "' ;;\n");
-    }
-    buf_put_c(out, "        esac\n"
-                   "    else COMPREPLY=($(compgen -f -- \"$current\")); return\n"
-                   "    fi\n"
-                   "    COMPREPLY+=($(compgen -W \"$words\" -- \"$current\"))\n"
-                   "}\n"
-                   "complete -F _cairn cairn\n");
-    return ST_OK;
 }
 
 /* ---- version ---- */

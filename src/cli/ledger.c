@@ -1,6 +1,7 @@
 /* cli/ledger.c: cairn ledger alerts, checkpoint, verify, rebuild, stats, backup, types. */
-#include "cli/cli.h"
 #include "cli/progress.h"
+#include "cli/remote.h"
+#include "cli/source.h"
 #include "core/event_type.h"
 
 enum { ALERTS_PAGE = 200 };
@@ -32,27 +33,24 @@ static void print_alert(struct list *list, const struct alert *a) {
                                    {a->attempted, TONE_PLAIN}});
 }
 
-static status print_alerts(struct cli *cli, struct ledger *ledger, struct list *list,
+static status print_alerts(struct cli *cli, struct source *source, struct list *list,
                            struct error *err) {
     struct arena arena;
     int64_t left = 0;
-    int64_t before_run = 0;
-    int64_t before_seq = 0;
-    size_t count = ALERTS_PAGE;
-    size_t wanted = ALERTS_PAGE;
+    str cursor = STR_NONE;
+    bool more = true;
     status st = args_int(&cli->args, OPT_LIMIT, 1, INT64_MAX, INT64_MAX, &left, err);
     arena_init(&arena, (size_t)64 * 1024, ALERTS_BYTES_MAX);
-    while (st == ST_OK && left > 0 && count == wanted) {
+    while (st == ST_OK && left > 0 && more) {
         struct alert *alerts = NULL;
+        size_t count = 0;
         arena_reset(&arena);
-        wanted = left < ALERTS_PAGE ? (size_t)left : ALERTS_PAGE;
-        st = ledger_list_alerts(ledger, cli->args.values[OPT_RUN], before_run, before_seq, wanted,
-                                &arena, &alerts, &count, err);
+        st = source->ops->alerts(source, cli->args.values[OPT_RUN], cursor,
+                                 left < ALERTS_PAGE ? (size_t)left : ALERTS_PAGE, &arena, &alerts,
+                                 &count, &cursor, err);
         for (size_t i = 0; st == ST_OK && i < count; i++)
             print_alert(list, &alerts[i]);
-        if (st != ST_OK || count == 0) break;
-        before_run = alerts[count - 1].run_no;
-        before_seq = alerts[count - 1].seq;
+        more = cursor.ptr != NULL;
         left -= (int64_t)count;
     }
     arena_release(&arena);
@@ -60,32 +58,32 @@ static status print_alerts(struct cli *cli, struct ledger *ledger, struct list *
 }
 
 status cmd_ledger_alerts(struct cli *cli, struct error *err) {
-    struct ledger *ledger = NULL;
+    struct source *source = NULL;
     struct list list;
     struct run_info info;
-    status st = store_read(cli, &ledger, err);
+    status st = source_open(cli, SOURCE_READ, &source, err);
     if (st == ST_OK && args_has(&cli->args, OPT_RUN))
-        st = ledger_find_run(ledger, cli->args.values[OPT_RUN], &cli->arena, &info, err);
+        st = source->ops->find_run(source, cli->args.values[OPT_RUN], &cli->arena, &info, err);
     if (st == ST_OK) {
         list_open(&list, &cli->out, cli->format, alert_columns, COUNT_OF(alert_columns),
                   cli->colour);
-        st = print_alerts(cli, ledger, &list, err);
+        st = print_alerts(cli, source, &list, err);
         if (st == ST_OK && list.count == 0 && list_is_table(&list)) cli_say("no alerts");
         list_close(&list);
     }
-    ledger_close(ledger);
+    source_close(source);
     return st;
 }
 
 /* ---- checkpoint ---- */
 
 status cmd_ledger_checkpoint(struct cli *cli, struct error *err) {
-    struct ledger *ledger = NULL;
+    struct source *source = NULL;
     struct append_result r = {0};
     struct buf *out = &cli->out.buf;
-    status st = store_change(cli, &ledger, err);
-    if (st == ST_OK) st = ledger_checkpoint(ledger, cli->args.words[0], &r, &cli->arena, err);
-    ledger_close(ledger);
+    status st = source_open(cli, SOURCE_CHANGE, &source, err);
+    if (st == ST_OK) st = source->ops->checkpoint(source, cli->args.words[0], &cli->arena, &r, err);
+    source_close(source);
     if (st != ST_OK) return st;
     if (cli->format == OUT_TABLE) {
         buf_printf(out, "checkpoint saved, as event %lld of the run\n", (long long)r.run_seq);
@@ -138,21 +136,21 @@ static status damage_error(const struct verify_report *r, struct error *err) {
 }
 
 status cmd_ledger_verify(struct cli *cli, struct error *err) {
-    struct ledger *ledger = NULL;
+    struct source *source = NULL;
     struct verify_report report = {0};
     struct arena arena;
     struct progress progress;
     bool state = args_has(&cli->args, OPT_STATE);
-    status st = store_read(cli, &ledger, err);
+    status st = source_open(cli, SOURCE_READ, &source, err);
     if (st != ST_OK) return st;
     arena_init(&arena, 4096, VERIFY_BYTES_MAX);
     progress_start(&progress, "verifying", wants_progress(cli));
-    st = ledger_verify(ledger, state, progress_tick, &progress, &arena, &report, err);
+    st = source->ops->verify(source, state, progress_tick, &progress, &arena, &report, err);
     progress_end(&progress);
     if (st == ST_OK) print_report(cli, &report, state);
     if (st == ST_OK && report.damaged) st = damage_error(&report, err);
     arena_release(&arena);
-    ledger_close(ledger);
+    source_close(source);
     return st;
 }
 
@@ -177,12 +175,12 @@ status cmd_ledger_rebuild(struct cli *cli, struct error *err) {
 /* ---- stats, backup ---- */
 
 status cmd_ledger_stats(struct cli *cli, struct error *err) {
-    struct ledger *ledger = NULL;
+    struct source *source = NULL;
     struct ledger_stats s = {0};
     struct buf *out = &cli->out.buf;
-    status st = store_read(cli, &ledger, err);
-    if (st == ST_OK) st = ledger_stats(ledger, &s, err);
-    ledger_close(ledger);
+    status st = source_open(cli, SOURCE_READ, &source, err);
+    if (st == ST_OK) st = source->ops->stats(source, &s, err);
+    source_close(source);
     if (st != ST_OK) return st;
     const struct {
         const char *name;
@@ -203,17 +201,17 @@ status cmd_ledger_stats(struct cli *cli, struct error *err) {
 }
 
 status cmd_ledger_backup(struct cli *cli, struct error *err) {
-    struct ledger *ledger = NULL;
-    str url = STR_NONE;
+    struct source *source = NULL;
     str path = cli->args.words[0];
     if (path.len == 0) return cli_usage(err, "FILE must not be empty");
-    status st = store_url(cli, &url, err);
+    str url = STR_NONE;
+    status st = remote_is_named(cli) ? ST_OK : store_url(cli, &url, err);
     if (st == ST_OK && store_is_postgres(url))
         return cli_usage(
             err, "a ledger on PostgreSQL is backed up with PostgreSQL's own tools (pg_dump)");
-    if (st == ST_OK) st = store_read(cli, &ledger, err);
-    if (st == ST_OK) st = ledger_backup(ledger, path, err);
-    ledger_close(ledger);
+    if (st == ST_OK) st = source_open(cli, SOURCE_READ, &source, err);
+    if (st == ST_OK) st = source->ops->backup(source, path, err);
+    source_close(source);
     if (st != ST_OK) return st;
     if (cli->format == OUT_TABLE) {
         buf_put_c(&cli->out.buf, "backed up and verified: ");

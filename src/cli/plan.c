@@ -2,8 +2,8 @@
 #include "cli/plan.h"
 
 #include "base/os.h"
+#include "cli/remote.h"
 #include "core/capability.h"
-#include "core/plan_ref.h"
 #include "engine/plan_source.h"
 
 struct plan_file {
@@ -307,35 +307,55 @@ static status print_ref(struct cli *cli, const struct plan *plan, str uri, struc
     return st;
 }
 
-static str uri_given(const struct cli *cli) {
-    for (int opt = 0; opt < OPT_COUNT; opt++) {
-        if (strcmp(opt_info((enum opt)opt)->name, "uri") == 0) return cli->args.values[opt];
-    }
-    return STR_NONE;
-}
-
 status cmd_plan_ref(struct cli *cli, struct error *err) {
     struct plan_file file;
     status st = load_good(cli, &file, err);
-    return st == ST_OK ? print_ref(cli, file.plan, uri_given(cli), err) : st;
+    return st == ST_OK ? print_ref(cli, file.plan, cli->args.values[OPT_URI], err) : st;
 }
 
-/* --data, else CAIRN_DATA, else the folder that the ledger has without either. */
-static str data_folder(const struct cli *cli) {
-    str data = cli->args.values[OPT_DATA];
-    const char *env = getenv("CAIRN_DATA");
-    if (data.ptr != NULL) return data;
-    return env != NULL && env[0] != 0 ? str_c(env) : STR("./cairn-data");
+static status keep_in_folder(struct cli *cli, const struct plan *plan, str text,
+                             struct plan_ref *ref, struct error *err) {
+    char hex[SHA256_HEX_LEN];
+    str data = store_folder(cli);
+    if (data.len == 0) return cli_usage(err, "--data must not be empty");
+    str folder = cli_text(cli, "%.*s/plans", STR_ARG(data));
+    *ref = (struct plan_ref){.schema_version = plan->schema_version,
+                             .plan_id = plan->plan_id,
+                             .plan_version = plan->plan_version,
+                             .size_bytes = (int64_t)plan->bytes};
+    status st = plan_store_put(folder, text, ref->sha256, err);
+    hex_encode(ref->sha256, sizeof(ref->sha256), hex);
+    ref->uri = cli_text(cli, "plan:sha256:%.*s", (int)sizeof(hex), hex);
+    return st;
+}
+
+static status keep_on_server(struct cli *cli, str text, struct plan_ref *ref, struct error *err) {
+    struct remote *remote = NULL;
+    struct target target;
+    str answer = STR_NONE;
+    struct remote_body body = {"application/jsonc", text};
+    target_init(&target, "/v1/plans");
+    target_query(&target, "tenantId", cli->args.values[OPT_TENANT]);
+    status st = remote_open(cli, &remote, err);
+    if (st == ST_OK)
+        st =
+            remote_fetch(remote, "POST", &target, &body, REMOTE_CALL_MS, &cli->arena, &answer, err);
+    return st == ST_OK ? plan_ref_parse(answer, &cli->arena, ref, err) : st;
+}
+
+status plan_keep(struct cli *cli, const struct plan *plan, str text, struct plan_ref *ref,
+                 struct error *err) {
+    return remote_is_named(cli) ? keep_on_server(cli, text, ref, err)
+                                : keep_in_folder(cli, plan, text, ref, err);
 }
 
 status cmd_plan_put(struct cli *cli, struct error *err) {
     struct plan_file file;
-    uint8_t sha256[SHA256_LEN];
-    str data = data_folder(cli);
-    if (data.len == 0) return cli_usage(err, "--data must not be empty");
+    struct plan_ref ref;
     status st = load_good(cli, &file, err);
+    if (st == ST_OK) st = plan_keep(cli, file.plan, file.text, &ref, err);
     if (st != ST_OK) return st;
-    str folder = cli_text(cli, "%.*s/plans", STR_ARG(data));
-    st = plan_store_put(folder, file.text, sha256, err);
-    return st == ST_OK ? print_ref(cli, file.plan, STR_NONE, err) : st;
+    plan_ref_json(&ref, &cli->out.buf);
+    buf_put_char(&cli->out.buf, '\n');
+    return ST_OK;
 }

@@ -11,32 +11,45 @@ struct result {
     struct run_info info;
     struct run run;
     str *payloads; /* of each step's newest result */
-    str ending;    /* the payload of the final event */
+    size_t payload_cap;
+    str ending; /* the payload of the final event */
     struct arena *arena;
 };
 
-static status keep_payload(void *context, const struct event_record *rec, struct error *err) {
+static bool has_room(struct result *r) {
+    if (r->run.step_count <= r->payload_cap) return true;
+    size_t cap = (size_t)r->run.step_cap;
+    str *more = arena_try(r->arena, cap * sizeof(*more));
+    if (!more) return false;
+    if (r->payload_cap > 0) memcpy(more, r->payloads, r->payload_cap * sizeof(*more));
+    r->payloads = more;
+    r->payload_cap = cap;
+    return true;
+}
+
+/* Reduces the run as everybody does, and keeps what the reducer does not: the results. */
+static status add_event(void *context, const struct event_record *rec, struct error *err) {
     struct result *r = context;
-    bool ok = true;
+    struct transition bad;
+    status st = run_apply(&r->run, rec, r->arena, &bad, NULL, err);
+    if (st != ST_OK && st != ST_CONFLICT) return st;
+    bool ok = has_room(r);
     if (rec->seq == r->run.head.ended_seq)
-        ok = arena_try_str(r->arena, rec->event.payload, &r->ending);
-    struct step *s = rec->event.subject.ptr && !event_type_is_fact(rec->event.type)
-                         ? run_step(&r->run, rec->event.subject)
-                         : NULL;
+        ok = ok && arena_try_str(r->arena, rec->event.payload, &r->ending);
+    const struct step *s = rec->event.subject.ptr && !event_type_is_fact(rec->event.type)
+                               ? run_step(&r->run, rec->event.subject)
+                               : NULL;
     if (s && s->result_seq == rec->seq)
-        ok = arena_try_str(r->arena, rec->event.payload, &r->payloads[s - r->run.steps]);
+        ok = ok && arena_try_str(r->arena, rec->event.payload, &r->payloads[s - r->run.steps]);
     return ok ? ST_OK : error_set(err, ST_RETRY, "out of memory for the results of the run");
 }
 
-static status load(struct ledger *reader, str run_id, struct result *r, struct error *err) {
-    status st = ledger_find_run(reader, run_id, r->arena, &r->info, err);
+static status load(struct source *source, str run_id, struct result *r, struct error *err) {
+    status st = source->ops->find_run(source, run_id, r->arena, &r->info, err);
     if (st == ST_NOT_FOUND)
         return error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "", "there is no run \"%.*s\"",
                         STR_ARG(run_id));
-    if (st == ST_OK) st = ledger_replay(reader, run_id, 0, true, r->arena, &r->run, NULL, err);
-    if (st != ST_OK) return st;
-    r->payloads = ARENA_ARRAY(r->arena, str, r->run.step_count + 1);
-    return ledger_walk_run(reader, &r->info, 0, keep_payload, r, err);
+    return st == ST_OK ? source->ops->walk(source, &r->info, add_event, r, err) : st;
 }
 
 /* ---- for programs ---- */
@@ -196,11 +209,11 @@ static void print_table(struct cli *cli, struct result *r) {
     print_steps(cli, r);
 }
 
-status result_print(struct cli *cli, struct ledger *reader, str run_id, struct error *err) {
+status result_print(struct cli *cli, struct source *source, str run_id, struct error *err) {
     struct arena arena;
     struct result r = {.arena = &arena};
     arena_init(&arena, (size_t)64 * 1024, RESULT_BYTES_MAX);
-    status st = load(reader, run_id, &r, err);
+    status st = load(source, run_id, &r, err);
     if (st == ST_OK) {
         if (cli->format == OUT_TABLE)
             print_table(cli, &r);

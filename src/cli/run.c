@@ -1,5 +1,5 @@
 /* cli/run.c: cairn run list, show, resolve. */
-#include "cli/cli.h"
+#include "cli/source.h"
 
 enum { LIST_DEFAULT = 50, LIST_PAGE = 200 };
 #define LIST_BYTES_MAX ((size_t)16 * 1024 * 1024)
@@ -37,7 +37,7 @@ static void put_run_json(const struct run_info *r, struct buf *out) {
     put_member_time(out, "startedAt", r->started_us);
     put_member_time(out, "completedAt", r->ended_us);
     put_member_time(out, "updatedAt", r->updated_us);
-    put_member_int(out, "cursor", r->run_no);
+    if (r->run_no > 0) put_member_int(out, "cursor", r->run_no); /* a server keeps its own */
     buf_put_char(out, '}');
 }
 
@@ -78,12 +78,12 @@ static void print_run(struct list *list, const struct run_info *r) {
 
 /* ---- list ---- */
 
-static status parse_status(const struct args *args, int *out, struct error *err) {
+static status parse_status(const struct args *args, unsigned *out, struct error *err) {
     static const char *const names[] = {"PENDING",   "APPROVED", "RUNNING",   "PAUSED",
                                         "COMPLETED", "FAILED",   "CANCELLED", NULL};
     int chosen = -2;
     status st = args_choice(args, OPT_STATUS, names, -2, &chosen, err);
-    *out = chosen == -2 ? -1 : chosen + RUN_PENDING;
+    *out = chosen == -2 ? 0 : 1U << (chosen + RUN_PENDING);
     return st;
 }
 
@@ -95,32 +95,28 @@ static status make_filter(struct cli *cli, struct run_filter *f, int64_t *limit,
                              .environment_id = v[OPT_ENVIRONMENT],
                              .plan_id = v[OPT_PLAN],
                              .only_inconsistent = args_has(&cli->args, OPT_INCONSISTENT)};
-    status st = parse_status(&cli->args, &f->status, err);
-    if (st == ST_OK) st = args_int(&cli->args, OPT_BEFORE, 1, INT64_MAX, 0, &f->before_run_no, err);
+    status st = parse_status(&cli->args, &f->statuses, err);
     if (st == ST_OK) st = args_int(&cli->args, OPT_LIMIT, 1, INT64_MAX, LIST_DEFAULT, limit, err);
     return st;
 }
 
-/* *more tells whether there are runs after the last one printed. */
-static status print_runs(struct ledger *ledger, struct run_filter *f, int64_t left,
-                         struct list *list, bool *more, struct error *err) {
+/* *cursor: where to begin, and then where to go on; STR_NONE when there are no more. */
+static status print_runs(struct source *source, const struct run_filter *f, int64_t left,
+                         struct list *list, str *cursor, struct error *err) {
     struct arena arena;
     status st = ST_OK;
-    *more = true;
+    bool more = true;
     arena_init(&arena, (size_t)64 * 1024, LIST_BYTES_MAX);
-    while (st == ST_OK && *more && left > 0) {
+    while (st == ST_OK && more && left > 0) {
         struct run_info *runs = NULL;
         size_t count = 0;
         size_t page = left < LIST_PAGE ? (size_t)left : LIST_PAGE;
         arena_reset(&arena);
-        st = ledger_list_runs(ledger, f, page + 1, &arena, &runs, &count,
-                              err); /* one more, to know whether there is one */
+        st = source->ops->list_runs(source, f, *cursor, page, &arena, &runs, &count, cursor, err);
         if (st != ST_OK) break;
-        *more = count > page;
-        if (*more) count = page;
+        more = cursor->ptr != NULL;
         for (size_t i = 0; i < count; i++)
             print_run(list, &runs[i]);
-        if (count > 0) f->before_run_no = runs[count - 1].run_no;
         left -= (int64_t)count;
     }
     arena_release(&arena);
@@ -129,22 +125,22 @@ static status print_runs(struct ledger *ledger, struct run_filter *f, int64_t le
 
 status cmd_run_list(struct cli *cli, struct error *err) {
     struct run_filter filter;
-    struct ledger *ledger = NULL;
+    struct source *source = NULL;
     struct list list;
     int64_t limit = 0;
-    bool more = false;
+    str cursor = cli->args.values[OPT_BEFORE];
     status st = make_filter(cli, &filter, &limit, err);
-    if (st == ST_OK) st = store_read(cli, &ledger, err);
+    if (st == ST_OK) st = source_open(cli, SOURCE_READ, &source, err);
     if (st != ST_OK) return st;
     list_open(&list, &cli->out, cli->format, run_columns, COUNT_OF(run_columns), cli->colour);
-    st = print_runs(ledger, &filter, limit, &list, &more, err);
+    st = print_runs(source, &filter, limit, &list, &cursor, err);
     bool none = list.count == 0, table = list_is_table(&list);
     list_close(&list);
-    ledger_close(ledger);
+    source_close(source);
     if (st != ST_OK || !table) return st;
     out_flush(&cli->out); /* before the talk about it */
     if (none) cli_say("no runs");
-    if (more) cli_say("there are more: --before %lld", (long long)filter.before_run_no);
+    if (cursor.ptr) cli_say("there are more: --before %.*s", STR_ARG(cursor));
     return ST_OK;
 }
 
@@ -231,17 +227,17 @@ static status check_position(const struct run_info *r, int64_t at, struct error 
 }
 
 status cmd_run_show(struct cli *cli, struct error *err) {
-    struct ledger *ledger = NULL;
+    struct source *source = NULL;
     struct run_info info;
     struct run run;
     int64_t at = 0;
     str id = cli->args.words[0];
     status st = args_int(&cli->args, OPT_AT, 1, INT64_MAX, 0, &at, err);
-    if (st == ST_OK) st = store_read(cli, &ledger, err);
-    if (st == ST_OK) st = ledger_find_run(ledger, id, &cli->arena, &info, err);
+    if (st == ST_OK) st = source_open(cli, SOURCE_READ, &source, err);
+    if (st == ST_OK) st = source->ops->find_run(source, id, &cli->arena, &info, err);
     if (st == ST_OK) st = check_position(&info, at, err);
-    if (st == ST_OK) st = ledger_replay(ledger, id, at, true, &cli->arena, &run, NULL, err);
-    ledger_close(ledger);
+    if (st == ST_OK) st = source->ops->replay(source, id, at, &cli->arena, &run, err);
+    source_close(source);
     if (st != ST_OK) return st;
     if (cli->format == OUT_TABLE)
         print_show(cli, &info, &run);
@@ -254,14 +250,13 @@ status cmd_run_show(struct cli *cli, struct error *err) {
 
 status cmd_run_resolve(struct cli *cli, struct error *err) {
     const str *v = cli->args.values;
-    struct ledger *ledger = NULL;
+    struct source *source = NULL;
     struct run_info info;
-    status st = store_read(cli, &ledger, err);
-    if (st == ST_OK) {
-        st = ledger_find_provider(ledger, v[OPT_TENANT], v[OPT_PROVIDER], v[OPT_WORKFLOW],
+    status st = source_open(cli, SOURCE_READ, &source, err);
+    if (st == ST_OK)
+        st = source->ops->resolve(source, v[OPT_TENANT], v[OPT_PROVIDER], v[OPT_WORKFLOW],
                                   v[OPT_PROVIDER_RUN], &cli->arena, &info, err);
-    }
-    ledger_close(ledger);
+    source_close(source);
     if (st != ST_OK) return st;
     if (cli->format != OUT_TABLE) {
         put_run_json(&info, &cli->out.buf);

@@ -1,8 +1,8 @@
 /* cli/signal.c: cairn run pause, resume, cancel, retry, approve, reject, signal.
  *
  * Who may tell a run something depends on who drives it: the process that holds the SQLite folder
- * is asked through its control socket; when there is none, this process is it for a moment; on
- * PostgreSQL the signal is recorded and the run's node finds it. */
+ * is asked through its socket, as a server is; when there is none, this process is it for a moment;
+ * on PostgreSQL the signal is recorded and the run's node finds it. */
 #include "base/json.h"
 #include "base/limits.h"
 #include "base/time.h"
@@ -120,6 +120,7 @@ static status post(struct cli *cli, const struct order *o, struct error *err) {
 /* There must be a ledger: a signal makes none. */
 static status ledger_is_there(struct cli *cli, struct error *err) {
     struct ledger *reader = NULL;
+    if (remote_is_named(cli)) return ST_OK; /* a server has one */
     status st = store_read(cli, &reader, err);
     ledger_close(reader);
     return st;
@@ -127,6 +128,8 @@ static status ledger_is_there(struct cli *cli, struct error *err) {
 
 static status is_postgres(struct cli *cli, bool *out, struct error *err) {
     str url = STR_NONE;
+    *out = false;
+    if (remote_is_named(cli)) return ST_OK; /* whatever it has */
     status st = store_url(cli, &url, err);
     *out = st == ST_OK && store_is_postgres(url);
     return st;
@@ -192,7 +195,7 @@ status cmd_run_signal(struct cli *cli, struct error *err) {
 /* Sends RESUME if the run is paused; otherwise it only needs somebody to drive it. */
 static status resume_and_wait(struct cli *cli, struct drive *d, const struct order *o, bool paused,
                               struct error *err) {
-    struct ledger *reader = NULL;
+    struct source *source = NULL;
     status st = ST_OK;
     if (d->postgres) {
         if (paused) st = post(cli, o, err);
@@ -203,26 +206,25 @@ static status resume_and_wait(struct cli *cli, struct drive *d, const struct ord
         st = drive_resume(d, o->run_id, err);
     }
     if (st == ST_OK) st = drive_wait(d, o->run_id, err);
-    if (st == ST_OK && !d->stop) st = drive_reader(d, &reader, err);
     bool stopped = d->stop;
     if (st == ST_OK && stopped) drive_say_interrupted(d, o->run_id);
     drive_close(d);
-    if (st == ST_OK && !stopped) st = result_print(cli, reader, o->run_id, err);
-    ledger_close(reader);
+    if (st != ST_OK || stopped) return st;
+    st = source_open(cli, SOURCE_READ, &source, err);
+    if (st == ST_OK) st = result_print(cli, source, o->run_id, err);
+    source_close(source);
     return st;
 }
 
-static status look_at_run(struct cli *cli, str run_id, struct run_info *info,
-                          struct lease_info *lease, struct error *err) {
-    struct ledger *reader = NULL;
-    status st = store_read(cli, &reader, err);
-    if (st == ST_OK) st = find_run(reader, run_id, &cli->arena, info, err);
-    if (st == ST_OK) st = lease_find(reader, info->run_no, &cli->arena, lease, err);
-    ledger_close(reader);
-    if (st == ST_OK && run_is_final(info->head.status))
+static status look_at_run(struct cli *cli, str run_id, struct explanation *x, struct error *err) {
+    struct source *source = NULL;
+    status st = source_open(cli, SOURCE_READ, &source, err);
+    if (st == ST_OK) st = source->ops->explain(source, run_id, &cli->arena, x, err);
+    source_close(source);
+    if (st == ST_OK && run_is_final(x->snapshot.status))
         st = error_at(err, ST_CONFLICT, "RUN_FINISHED", "", "the run is %s",
-                      run_status_name(info->head.status));
-    if (st == ST_OK && !lease->held)
+                      run_status_name(x->snapshot.status));
+    if (st == ST_OK && !x->node.ptr)
         st = error_at(err, ST_CONFLICT, "RUN_NOT_MANAGED", "",
                       "run \"%.*s\" was not started by an engine: its events come from elsewhere",
                       STR_ARG(run_id));
@@ -231,22 +233,21 @@ static status look_at_run(struct cli *cli, str run_id, struct run_info *info,
 
 static status resume_one(struct cli *cli, struct error *err) {
     struct order o;
-    struct run_info info;
-    struct lease_info lease = {0};
+    struct explanation x;
     struct drive d;
     bool postgres = false;
     status st = read_order(cli, STR("RESUME"), STR_NONE, &o, err);
     if (st == ST_OK) st = is_postgres(cli, &postgres, err);
-    if (st == ST_OK) st = look_at_run(cli, o.run_id, &info, &lease, err);
+    if (st == ST_OK) st = look_at_run(cli, o.run_id, &x, err);
     if (st != ST_OK) return st;
-    bool paused = info.head.status == RUN_PAUSED;
-    if (paused && postgres && lease.alive) { /* somebody else drives it: say it, and be done */
+    bool paused = x.snapshot.status == RUN_PAUSED;
+    if (paused && postgres && x.alive) { /* somebody else drives it: say it, and be done */
         st = post(cli, &o, err);
         if (st == ST_OK) tell_sent(cli, &o);
         return st;
     }
     struct drive_options options = {.quiet = args_has(&cli->args, OPT_QUIET),
-                                    .all = postgres && !lease.alive};
+                                    .all = postgres && !x.alive};
     st = drive_open(&d, cli, &options, err);
     if (st != ST_OK) return st;
     if (d.peer && paused) {
@@ -261,37 +262,34 @@ static status resume_one(struct cli *cli, struct error *err) {
 /* ---- resume --all ---- */
 
 /* Calls `each` for every run that is not finished; stops when it answers true. */
-static status each_open(struct ledger *reader,
-                        bool (*each)(void *context, struct ledger *reader,
-                                     const struct run_info *info),
-                        void *context, bool *found, struct error *err) {
-    static const enum run_status open_states[] = {RUN_PENDING, RUN_APPROVED, RUN_RUNNING,
-                                                  RUN_PAUSED};
+static status each_open(struct source *source,
+                        bool (*each)(void *context, const struct run_info *info), void *context,
+                        bool *found, struct error *err) {
+    struct run_filter filter = {.statuses = 1U << RUN_PENDING | 1U << RUN_APPROVED |
+                                            1U << RUN_RUNNING | 1U << RUN_PAUSED};
     struct arena arena;
+    str cursor = STR_NONE;
     status st = ST_OK;
     *found = false;
     arena_init(&arena, (size_t)64 * 1024, (size_t)16 * 1024 * 1024);
-    for (size_t i = 0; i < COUNT_OF(open_states) && st == ST_OK && !*found; i++) {
-        struct run_filter filter = {.status = (int)open_states[i]};
-        size_t count = OPEN_PAGE;
-        while (st == ST_OK && count == OPEN_PAGE && !*found) {
-            struct run_info *runs = NULL;
-            arena_reset(&arena);
-            st = ledger_list_runs(reader, &filter, OPEN_PAGE, &arena, &runs, &count, err);
-            for (size_t k = 0; k < count && st == ST_OK && !*found; k++)
-                *found = each(context, reader, &runs[k]);
-            if (st == ST_OK && count > 0) filter.before_run_no = runs[count - 1].run_no;
-        }
-    }
+    do {
+        struct run_info *runs = NULL;
+        size_t count = 0;
+        arena_reset(&arena);
+        st = source->ops->list_runs(source, &filter, cursor, OPEN_PAGE, &arena, &runs, &count,
+                                    &cursor, err);
+        for (size_t k = 0; k < count && st == ST_OK && !*found; k++)
+            *found = each(context, &runs[k]);
+    } while (st == ST_OK && cursor.ptr && !*found);
     arena_release(&arena);
     return st;
 }
 
-static bool has_work(void *context, struct ledger *reader, const struct run_info *info) {
+static bool has_work(void *context, const struct run_info *info) {
+    struct ledger *reader = context;
     struct lease_info lease = {0};
     struct arena arena;
     struct error ignored;
-    UNUSED(context);
     arena_init(&arena, 1024, (size_t)64 * 1024);
     status st = lease_find(reader, info->run_no, &arena, &lease, &ignored);
     arena_release(&arena);
@@ -305,13 +303,16 @@ static bool all_at_rest(struct drive *d) {
     bool found = true;
     engine_stats(host_engine(d->host), &stats);
     if (stats.attempts > 0) return false;
-    return each_open(host_reader(d->host), has_work, NULL, &found, &ignored) == ST_OK && !found;
+    struct ledger *reader = host_reader(d->host);
+    struct arena_mark mark = arena_mark(&d->cli->arena);
+    status st = each_open(source_of_ledger(d->cli, reader), has_work, reader, &found, &ignored);
+    arena_rewind(&d->cli->arena, mark);
+    return st == ST_OK && !found;
 }
 
-static bool hand_over(void *context, struct ledger *reader, const struct run_info *info) {
+static bool hand_over(void *context, const struct run_info *info) {
     struct drive *d = context;
     struct error ignored;
-    UNUSED(reader);
     status st = drive_resume(d, info->run_id, &ignored);
     UNUSED(st); /* one that cannot go on stays open */
     return false;
@@ -319,17 +320,19 @@ static bool hand_over(void *context, struct ledger *reader, const struct run_inf
 
 static status resume_all(struct cli *cli, struct error *err) {
     struct drive d;
-    struct ledger *reader = NULL;
+    struct source *source = NULL;
     struct drive_options options = {.all = true, .quiet = true};
     bool found = false;
     status st = ledger_is_there(cli, err);
     if (st == ST_OK) st = drive_open(&d, cli, &options, err);
     if (st != ST_OK) return st;
     if (d.peer) {
-        st = drive_reader(&d, &reader, err);
-        if (st == ST_OK) st = each_open(reader, hand_over, &d, &found, err);
-        ledger_close(reader);
-        if (st == ST_OK) cli_say("the process that holds the data folder goes on with them");
+        st = source_open(cli, SOURCE_READ, &source, err);
+        if (st == ST_OK) st = each_open(source, hand_over, &d, &found, err);
+        source_close(source);
+        if (st == ST_OK)
+            cli_say("%s goes on with them",
+                    d.served ? "the server" : "the process that holds the data folder");
     } else {
         st = drive_until(&d, all_at_rest, err);
     }

@@ -513,6 +513,15 @@ status db_bulk_flush(struct db_bulk *b, struct error *err) {
     return st == ST_OK ? ST_OK : fail(b->db, st);
 }
 
+status db_bulk_push(struct db_bulk *b, size_t coming, struct error *err) {
+    ASSERT(b->db->in_transaction);
+    ASSERT(!b->db->failed);
+    ASSERT(b->col == 0);
+    if (!b->db->ops->bulk_push || b->trouble != ST_OK) return ST_OK; /* the flush will tell */
+    status st = b->db->ops->bulk_push(b, coming, err);
+    return st == ST_OK ? ST_OK : fail(b->db, st);
+}
+
 void db_bulk_clear(struct db_bulk *b) {
     b->ncells = 0;
     b->col = 0;

@@ -118,6 +118,10 @@ size_t db_bulk_rows(const struct db_bulk *b); /* rows waiting */
  * rows: ST_OK. PostgreSQL need not wait for the answer: a failure may be reported by the next call
  * that does, at the latest by db_commit(). */
 MUST_CHECK status db_bulk_flush(struct db_bulk *b, struct error *err);
+/* Sends waiting rows ahead of the flush, so that the database works while the caller makes the next:
+ * worth calling every few dozen rows when `coming` more are expected. Rows that a driver does not
+ * send (SQLite's sends none) go on waiting. A failure may be reported later, as with the flush. */
+MUST_CHECK status db_bulk_push(struct db_bulk *b, size_t coming, struct error *err);
 void db_bulk_clear(struct db_bulk *b); /* forgets the waiting rows */
 
 /* SQLite only (ST_INVALID elsewhere): copies the live database to `path`, which must not exist

@@ -93,6 +93,9 @@ struct db_ops {
                         struct error *err);
     /* Only called with whole rows, at least one, inside a write transaction. */
     status (*bulk_flush)(struct db_bulk *b, struct error *err);
+    /* May be NULL. Whole rows, also none, inside a write transaction; calls db_bulk_clear() when it
+     * has sent them. */
+    status (*bulk_push)(struct db_bulk *b, size_t coming, struct error *err);
     void (*bulk_free)(struct db_bulk *b); /* frees the struct too */
     status (*backup)(struct db *db, str path, struct error *err);
     void (*close)(struct db *db); /* statements and bulks are gone; frees the struct too */

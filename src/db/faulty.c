@@ -3,7 +3,8 @@
  * passes.
  *
  * Fallible calls are counted in the order they are made: exec, begin, commit, prepare (of a new
- * statement), step, run, bulk_open, bulk_flush (of at least one row) and backup. A call that fails
+ * statement), step, run, bulk_open, bulk_flush (of at least one row), bulk_push (where
+ * the inner database sends ahead) and backup. A call that fails
  * `before` does not reach the inner database; one that fails `after` has been carried out, and its
  * success is what gets lost. In both cases the inner database is then left as a real failure would
  * leave it: a failed begin or commit has no transaction open afterwards. */
@@ -154,6 +155,18 @@ static status faulty_bulk_flush(struct db_bulk *base, struct error *err) {
     return st == ST_OK && due ? injected(err) : st;
 }
 
+static status faulty_bulk_push(struct db_bulk *base, size_t coming, struct error *err) {
+    struct faulty_bulk *b = (struct faulty_bulk *)base;
+    struct faulty_db *db = faulty(base->db);
+    if (!db->inner->ops->bulk_push) return ST_OK;
+    bool due = is_due(db);
+    if (due && !db->after) return injected(err);
+    swap_cells(base, b->inner);
+    status st = db_bulk_push(b->inner, coming, err);
+    swap_cells(base, b->inner); /* with what was not sent */
+    return st == ST_OK && due ? injected(err) : st;
+}
+
 static void faulty_bulk_free(struct db_bulk *base) { mem_free(base); }
 
 static status faulty_backup(struct db *base, str path, struct error *err) {
@@ -181,6 +194,7 @@ static const struct db_ops faulty_ops = {
     .stmt_free = faulty_stmt_free,
     .bulk_open = faulty_bulk_open,
     .bulk_flush = faulty_bulk_flush,
+    .bulk_push = faulty_bulk_push,
     .bulk_free = faulty_bulk_free,
     .backup = faulty_backup,
     .close = faulty_close,

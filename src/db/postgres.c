@@ -4,16 +4,17 @@
  * their answers are read when somebody needs one: BEGIN travels with the first command of the
  * transaction, PREPARE with the first use of a statement, and a bulk flush does not wait. Whatever
  * is under way is settled, and its first failure reported, by the next step, run, exec, COPY or
- * commit. COMMIT itself is sent only when all before it has succeeded.
+ * commit. COMMIT itself is sent only when all before it has succeeded. A COPY cannot travel in the
+ * pipeline: either commands are under way or one COPY, which the next command ends.
  *
  * Values travel in binary both ways. A parameter has the type of what is bound (bigint, text,
  * bytea); if a later use binds another type the statement is prepared anew. A result comes whole:
  * callers page with LIMIT.
  *
  * A writer's session is set for many short, indexed statements: generic plans, and no sequential
- * scan where an index serves. Plans are kept while a table grows from nothing to millions of rows,
- * and a plan that scans the empty table looks cheapest just then. Scan big tables on a reader's
- * connection, which plans as usual. */
+ * or bitmap scan where an index serves. Plans are kept while a table grows from nothing to millions
+ * of rows, and a plan that scans the empty table looks cheapest just then. Scan big tables on a
+ * reader's connection, which plans as usual. */
 #include "db/postgres_impl.h"
 
 #include <limits.h>
@@ -131,7 +132,8 @@ static status set_session(struct pg_db *db, struct error *err) {
     buf_put_c(&b, "SET synchronous_commit=on; SET jit=off; SET client_min_messages=error; ");
     buf_printf(&b, "SET standard_conforming_strings=on; SET lock_timeout=%d; ", DB_BUSY_TIMEOUT_MS);
     buf_put_c(&b, db->base.mode == DB_WRITE
-                      ? "SET plan_cache_mode=force_generic_plan; SET enable_seqscan=off"
+                      ? "SET plan_cache_mode=force_generic_plan; SET enable_seqscan=off; "
+                        "SET enable_bitmapscan=off"
                       : "SET default_transaction_read_only=on");
     buf_put_char(&b, '\0');
     ASSERT(!b.full);
@@ -243,12 +245,14 @@ static status give_up(struct pg_db *db, const char *verb, const char *what, stru
     pq->PQfinish(db->conn);
     db->conn = NULL;
     db->nsent = 0;
+    db->copy = NULL;
     return st;
 }
 
 status pg_send(struct pg_db *db, struct pg_query *query, const char *const *values,
                const int *lengths, struct pg_sent what, struct error *err) {
-    status st = db->nsent > PG_SENT_MAX - 3 ? pg_settle(db, NULL, err) : ST_OK;
+    bool settle = db->copy || db->nsent > PG_SENT_MAX - 3;
+    status st = settle ? pg_settle(db, NULL, err) : ST_OK;
     if (st != ST_OK) return st;
     if (send_all(db, query, values, lengths, what)) return ST_OK;
     return give_up(db, "send", query->sql, err); /* a part of it may be on its way */
@@ -298,6 +302,7 @@ static bool read_sent(struct pg_db *db, struct pg_sent *sent, PGresult **last, s
 }
 
 status pg_settle(struct pg_db *db, PGresult **rows, struct error *err) {
+    if (db->copy) return pg_copy_settle(db, err);
     if (db->nsent == 0) return ST_OK;
     if (!pq->PQpipelineSync(db->conn)) return give_up(db, "talk to", db->label, err);
     status st = ST_OK;
@@ -348,6 +353,7 @@ static status pg_begin(struct db *base, bool write, struct error *err) {
         return error_set(err, ST_RETRY, "could not run \"BEGIN\" on \"%s\": the connection is lost",
                          db->label);
     ASSERT(db->nsent == 0);
+    ASSERT(!db->copy);
     db->begin_due = true;
     db->begin_write = write;
     return ST_OK;
@@ -592,6 +598,7 @@ static const struct db_ops pg_ops = {
     .stmt_free = pg_stmt_free,
     .bulk_open = pg_bulk_open,
     .bulk_flush = pg_bulk_flush,
+    .bulk_push = pg_bulk_push,
     .bulk_free = pg_bulk_free,
     .backup = pg_backup,
     .close = pg_close,

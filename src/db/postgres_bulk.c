@@ -6,6 +6,9 @@
  * by binary COPY, which the server takes fastest, though it costs two round trips of its own and
  * cannot travel in the pipeline. Updates count: as many rows must change as were sent.
  *
+ * A COPY is asked for, opened by the server's answer, fed, ended, and settled when something else is
+ * to be sent: between these steps the caller goes on, and the server works beside it.
+ *
  * Tried and slower: VALUES lists of many rows, arrays of a composite type (little gained, and tied
  * to the table's shape), COPY into a temporary table and UPDATE from there, INSERT ... ON CONFLICT
  * DO UPDATE, a loop in PL/pgSQL. */
@@ -55,13 +58,12 @@ static const char *array_type(enum db_type type) {
     return NULL;
 }
 
+/* In the list of a SELECT, where each array hands out its values one by one; as a table function
+ * (FROM unnest($1, $2)) each would be stored first, and that costs a fifth of the statement. */
 static void put_unnest(struct buf *b, const struct db_bulk_spec *spec) {
     for (int i = 0; i < spec->ncols; i++)
-        buf_printf(b, "%s$%d::%s", i == 0 ? "unnest(" : ", ", i + 1,
-                   array_type(spec->cols[i].type));
-    buf_put_c(b, ") AS u(");
-    db_put_names(b, spec, 0);
-    buf_put_char(b, ')');
+        buf_printf(b, "%sunnest($%d::%s) AS %s", i == 0 ? "SELECT " : ", ", i + 1,
+                   array_type(spec->cols[i].type), spec->cols[i].name);
 }
 
 static void put_insert_one(struct buf *b, const struct db_bulk_spec *spec) {
@@ -75,7 +77,7 @@ static void put_insert_one(struct buf *b, const struct db_bulk_spec *spec) {
 static void put_insert_many(struct buf *b, const struct db_bulk_spec *spec) {
     buf_printf(b, "INSERT INTO %s (", spec->table);
     db_put_names(b, spec, 0);
-    buf_put_c(b, ") SELECT * FROM ");
+    buf_put_c(b, ") ");
     put_unnest(b, spec);
 }
 
@@ -96,8 +98,9 @@ static void put_update_many(struct buf *b, const struct db_bulk_spec *spec) {
     for (int i = spec->keys; i < spec->ncols; i++)
         buf_printf(b, "%s%s = u.%s", i == spec->keys ? "" : ", ", spec->cols[i].name,
                    spec->cols[i].name);
-    buf_put_c(b, " FROM ");
+    buf_put_c(b, " FROM (");
     put_unnest(b, spec);
+    buf_put_c(b, ") AS u");
     for (int i = 0; i < spec->keys; i++)
         buf_printf(b, "%st.%s = ANY (ARRAY[u.%s])", i == 0 ? " WHERE " : " AND ",
                    spec->cols[i].name, spec->cols[i].name);
@@ -110,8 +113,9 @@ static void put_delete_one(struct buf *b, const struct db_bulk_spec *spec) {
 }
 
 static void put_delete_many(struct buf *b, const struct db_bulk_spec *spec) {
-    buf_printf(b, "DELETE FROM %s AS t USING ", spec->table);
+    buf_printf(b, "DELETE FROM %s AS t USING (", spec->table);
     put_unnest(b, spec);
+    buf_put_c(b, ") AS u");
     for (int i = 0; i < spec->keys; i++)
         buf_printf(b, "%st.%s = ANY (ARRAY[u.%s])", i == 0 ? " WHERE " : " AND ",
                    spec->cols[i].name, spec->cols[i].name);
@@ -249,9 +253,14 @@ static status flush_plain(struct pg_bulk *b, size_t rows, struct error *err) {
     return ST_OK;
 }
 
-static status start_copy(struct pg_db *db, const struct pg_bulk *b, struct error *err) {
+/* Asks for a COPY. The answer is read when the first rows are ready: the server opens the table
+ * meanwhile. */
+static status ask_copy(struct pg_bulk *b, struct error *err) {
+    struct pg_db *db = (struct pg_db *)b->base.db;
     char sql[4096];
     struct buf text;
+    status st = pg_settle(db, NULL, err);
+    if (st != ST_OK) return st;
     buf_init_fixed(&text, sql, sizeof sql);
     if (db->begin_due) buf_printf(&text, "%s;", pg_begin_sql(db));
     buf_put_c(&text, b->copy_sql);
@@ -261,24 +270,59 @@ static status start_copy(struct pg_db *db, const struct pg_bulk *b, struct error
                          "could not insert into \"%s\": its column names are too long",
                          b->base.spec.table);
     db->begin_due = false;
-    PGresult *result = pq->PQexec(db->conn, sql); /* stops at the COPY, having run BEGIN */
-    status st = pq->PQresultStatus(result) == PGRES_COPY_IN
-                    ? ST_OK
-                    : pg_failed(db, "insert into", b->base.spec.table, result, err);
-    pq->PQclear(result);
+    if (!pq->PQsendQuery(db->conn, sql))
+        return pg_failed(db, "insert into", b->base.spec.table, NULL, err);
+    db->copy = &b->base;
+    db->copy_state = PG_COPY_ASKED;
+    db->copy_rows = 0;
+    return ST_OK;
+}
+
+/* Reads answers until there are no more, or the server waits for rows: *waits. Only the COPY's own
+ * success counts in *taken. */
+static status read_copy(struct pg_db *db, bool *waits, int64_t *taken, struct error *err) {
+    status st = ST_OK;
+    *waits = false;
+    for (PGresult *result; !*waits && (result = pq->PQgetResult(db->conn));) {
+        ExecStatusType kind = pq->PQresultStatus(result);
+        if (kind == PGRES_COPY_IN)
+            *waits = true;
+        else if (kind == PGRES_COMMAND_OK)
+            (void)str_to_int(str_c(pq->PQcmdTuples(result)), taken);
+        else if (st == ST_OK)
+            st = pg_failed(db, "insert into", db->copy->spec.table, result, err);
+        pq->PQclear(result);
+    }
     return st;
+}
+
+/* Reads the answer to what ask_copy() sent: that of BEGIN, perhaps, and that the server waits for
+ * rows. */
+static status open_copy(struct pg_db *db, struct error *err) {
+    bool waits = false;
+    int64_t ignored = 0;
+    status st = read_copy(db, &waits, &ignored, err);
+    if (st == ST_OK && !waits) st = pg_failed(db, "insert into", db->copy->spec.table, NULL, err);
+    if (st != ST_OK) {
+        db->copy = NULL;
+        return st;
+    }
+    db->copy_state = PG_COPY_OPEN;
+    static const char head[] =
+        "PGCOPY\n\377\r\n\0\0\0\0\0\0\0\0"; /* signature, flags, extension length */
+    static_assert(sizeof head == 19, "11 bytes of signature, two int32");
+    (void)pq->PQputCopyData(db->conn, head, sizeof head);
+    return ST_OK;
 }
 
 /* Encodes the rows and hands them to libpq in large pieces. A failure to send shows up as the
  * result of the COPY. */
-static status send_rows(struct pg_db *db, const struct db_bulk *b, size_t rows, struct error *err) {
-    static const char head[] =
-        "PGCOPY\n\377\r\n\0\0\0\0\0\0\0\0"; /* signature, flags, extension length */
+static status send_rows(struct pg_db *db, const struct db_bulk *b, struct error *err) {
     size_t ncols = (size_t)b->spec.ncols;
-    size_t used = sizeof head;
-    static_assert(sizeof head == 19, "11 bytes of signature, two int32");
-    memcpy(db->bytes, head, sizeof head);
-    for (size_t i = 0; i < rows; i++) {
+    size_t rows = db_bulk_rows(b);
+    size_t used = 0;
+    status st = pg_reserve(db, COPY_PIECE_BYTES, err);
+    for (size_t i = 0; i < rows && st == ST_OK; i++) {
         const struct db_cell *cell = b->cells + i * ncols;
         size_t size = 2;
         for (size_t j = 0; j < ncols; j++)
@@ -286,7 +330,7 @@ static status send_rows(struct pg_db *db, const struct db_bulk *b, size_t rows, 
         if (used + size > COPY_PIECE_BYTES) {
             if (pq->PQputCopyData(db->conn, db->bytes, (int)used) != 1) return ST_OK;
             used = 0;
-            status st = pg_reserve(db, size + 2, err);
+            st = pg_reserve(db, size, err);
             if (st != ST_OK) return st;
         }
         char *at = pg_put16(db->bytes + used, (uint16_t)ncols);
@@ -294,51 +338,67 @@ static status send_rows(struct pg_db *db, const struct db_bulk *b, size_t rows, 
             at = put_value(at, &cell[j]);
         used += size;
     }
-    pg_put16(db->bytes + used, UINT16_MAX); /* the end */
-    (void)pq->PQputCopyData(db->conn, db->bytes, (int)used + 2);
-    return ST_OK;
-}
-
-/* Reads how the COPY ended. Only its own success counts: an answer that does not come is a failure.
- */
-static status end_copy(struct pg_db *db, const struct db_bulk *b, size_t rows, struct error *err) {
-    status st = ST_OK;
-    int64_t taken = -1;
-    for (PGresult *result; (result = pq->PQgetResult(db->conn));) {
-        ExecStatusType kind = pq->PQresultStatus(result);
-        if (kind == PGRES_COMMAND_OK)
-            (void)str_to_int(str_c(pq->PQcmdTuples(result)), &taken);
-        else if (st == ST_OK)
-            st = pg_failed(db, "insert into", b->spec.table, result, err);
-        pq->PQclear(result);
-        if (kind == PGRES_COPY_IN) break; /* the end could not be sent; the rollback tries again */
-    }
-    if (st == ST_OK && taken != (int64_t)rows)
-        st = error_set(err, ST_CONFLICT,
-                       "could not insert into \"%s\" on \"%s\": %lld of %zu rows were taken",
-                       b->spec.table, db->label, (long long)taken, rows);
+    if (st == ST_OK && used > 0) (void)pq->PQputCopyData(db->conn, db->bytes, (int)used);
+    db->copy_rows += (int64_t)rows;
     return st;
 }
 
-static status flush_copy(struct pg_bulk *b, size_t rows, struct error *err) {
-    struct pg_db *db = (struct pg_db *)b->base.db;
-    status st = pg_settle(db, NULL, err);
-    if (st == ST_OK) st = pg_reserve(db, COPY_PIECE_BYTES + 2, err);
-    if (st == ST_OK) st = start_copy(db, b, err);
+static void end_copy(struct pg_db *db) {
+    static const char end[2] = {'\377', '\377'};
+    (void)pq->PQputCopyData(db->conn, end, sizeof end);
+    (void)pq->PQputCopyEnd(db->conn, NULL); /* a failure shows up as the result */
+    db->copy_state = PG_COPY_ENDED;
+}
+
+/* An answer that does not come is a failure. */
+status pg_copy_settle(struct pg_db *db, struct error *err) {
+    if (!db->copy) return ST_OK;
+    status st = db->copy_state == PG_COPY_ASKED ? open_copy(db, err) : ST_OK;
     if (st != ST_OK) return st;
-    st = send_rows(db, &b->base, rows, err);
-    (void)pq->PQputCopyEnd(db->conn, st == ST_OK ? NULL : "out of memory");
-    struct error ending = {0};
-    status ended = end_copy(db, &b->base, rows, &ending);
-    if (st != ST_OK || ended == ST_OK) return st;
-    *err = ending;
-    return ended;
+    if (db->copy_state == PG_COPY_OPEN) end_copy(db);
+    bool waits = false; /* the end could not be sent; the rollback tries again */
+    int64_t taken = -1;
+    st = read_copy(db, &waits, &taken, err);
+    if (st == ST_OK && taken != db->copy_rows)
+        st = error_set(err, ST_CONFLICT,
+                       "could not insert into \"%s\" on \"%s\": %lld of %lld rows were taken",
+                       db->copy->spec.table, db->label, (long long)taken,
+                       (long long)db->copy_rows);
+    db->copy = NULL;
+    return st;
+}
+
+/* A COPY that stands open for another table is ended by asking for this one. */
+static status copy_rows(struct pg_bulk *b, struct error *err) {
+    struct pg_db *db = (struct pg_db *)b->base.db;
+    bool mine = db->copy == &b->base && db->copy_state != PG_COPY_ENDED;
+    status st = mine ? ST_OK : ask_copy(b, err);
+    if (st == ST_OK && db->copy_state == PG_COPY_ASKED) st = open_copy(db, err);
+    return st == ST_OK ? send_rows(db, &b->base, err) : st;
+}
+
+/* The first push only asks: until the next the server has answered. */
+status pg_bulk_push(struct db_bulk *base, size_t coming, struct error *err) {
+    struct pg_bulk *b = (struct pg_bulk *)base;
+    const struct pg_db *db = (struct pg_db *)base->db;
+    if (base->spec.kind != DB_INSERT) return ST_OK;
+    if (db->copy != base || db->copy_state == PG_COPY_ENDED)
+        return db_bulk_rows(base) + coming >= COPY_ROWS_MIN ? ask_copy(b, err) : ST_OK;
+    status st = copy_rows(b, err);
+    if (st == ST_OK) db_bulk_clear(base);
+    return st;
 }
 
 status pg_bulk_flush(struct db_bulk *base, struct error *err) {
     struct pg_bulk *b = (struct pg_bulk *)base;
+    struct pg_db *db = (struct pg_db *)base->db;
     size_t rows = db_bulk_rows(base);
-    if (base->spec.kind == DB_INSERT && rows >= COPY_ROWS_MIN) return flush_copy(b, rows, err);
+    bool copies = db->copy == base && db->copy_state != PG_COPY_ENDED;
+    if (copies || (base->spec.kind == DB_INSERT && rows >= COPY_ROWS_MIN)) {
+        status st = copy_rows(b, err);
+        if (st == ST_OK) end_copy(db);
+        return st;
+    }
     if (rows <= PLAIN_ROWS_MAX) return flush_plain(b, rows, err);
     return flush_arrays(b, rows, err);
 }

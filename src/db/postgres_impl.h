@@ -58,6 +58,9 @@ struct pg_db {
     unsigned names; /* statements named so far */
     struct pg_sent sent[PG_SENT_MAX];
     int nsent;
+    struct db_bulk *copy; /* the COPY under way is for it; then nothing else is */
+    enum pg_copy_state { PG_COPY_ASKED, PG_COPY_OPEN, PG_COPY_ENDED } copy_state;
+    int64_t copy_rows; /* handed over so far */
     char *bytes; /* room for encoding; kept */
     size_t bytes_cap;
 };
@@ -113,4 +116,7 @@ MUST_CHECK status pg_reserve(struct pg_db *db, size_t size, struct error *err);
 status pg_bulk_open(struct db *base, const struct db_bulk_spec *spec, struct db_bulk **out,
                     struct error *err);
 status pg_bulk_flush(struct db_bulk *base, struct error *err);
+status pg_bulk_push(struct db_bulk *base, size_t coming, struct error *err);
+/* Ends the COPY under way, if there is one, and reads how it went. */
+MUST_CHECK status pg_copy_settle(struct pg_db *db, struct error *err);
 void pg_bulk_free(struct db_bulk *base);

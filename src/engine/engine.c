@@ -247,6 +247,7 @@ static void start_attempt(struct engine_run *r, uint32_t step) {
                                   .tenant_id = r->ids.tenant_id,
                                   .project_id = r->ids.project_id,
                                   .environment_id = r->ids.environment_id,
+                                  .correlation = r->correlation,
                                   .number = r->flow.steps[step].attempt,
                                   .timeout_ms = r->plan->steps[step].timeout_ms,
                                   .done = attempt_done,
@@ -328,8 +329,17 @@ static status take_signal(struct engine_run *r, struct news *n, int64_t now, str
     return flow_signal(&r->flow, &n->signal, n->id, n->actor, now, &r->batch, err);
 }
 
-static status take_one(struct engine_run *r, struct news *n, int64_t now, struct error *err) {
+static status take_result(struct engine_run *r, struct news *n, int64_t now, struct error *err) {
     bool taken = false;
+    uint32_t at = r->batch.count;
+    if (!lease_is_newest(r, n)) return ST_OK;
+    status st = flow_result(&r->flow, n->step, n->attempt, n->ok, n->output, n->code, n->message,
+                            n->detail, now, &r->batch, &taken, err);
+    if (st == ST_OK && r->batch.count > at) r->batch.items[at].actor = n->actor;
+    return st;
+}
+
+static status take_one(struct engine_run *r, struct news *n, int64_t now, struct error *err) {
     switch (n->kind) {
     case NEWS_LAUNCH:
         if (flow_signal_seen(&r->flow, n->id)) return ST_OK; /* a commit thought lost had landed */
@@ -340,9 +350,7 @@ static status take_one(struct engine_run *r, struct news *n, int64_t now, struct
         }
         return flow_launch(&r->flow, n->detail, n->id, n->actor, now, &r->batch, err);
     case NEWS_RESULT:
-        if (!lease_is_newest(r, n)) return ST_OK;
-        return flow_result(&r->flow, n->step, n->attempt, n->ok, n->output, n->code, n->message,
-                           n->detail, now, &r->batch, &taken, err);
+        return take_result(r, n, now, err);
     case NEWS_SIGNAL:
         return take_signal(r, n, now, err);
     case NEWS_LEASE:
@@ -364,8 +372,10 @@ static status take_news(struct engine_run *r, int64_t now, struct error *err) {
         end = &(*end)->next;
     for (int taken = 0; r->inbox && taken < NEWS_PER_BATCH_MAX; taken++) {
         struct news *n = r->inbox;
+        uint32_t count = r->batch.count;
         status st = take_one(r, n, now, err);
         if (st != ST_OK) return st;
+        n->rides = r->batch.count > count; /* what has no effect writes no receipt of one */
         r->inbox = n->next;
         if (!r->inbox) r->inbox_end = &r->inbox;
         n->next = NULL;
@@ -451,26 +461,52 @@ static void set_claim(struct engine_run *r) {
     struct run_claim *c = &r->commit.claim;
     *c = (struct run_claim){.node_no = lease->node_no, .epoch = lease->epoch};
     c->wake_us = flow_wake(&r->flow);
+    c->known_seq = r->last_seq;
     if (run_is_final(r->flow.run.head.status)) c->act = r->claimed ? CLAIM_CLOSE : CLAIM_NONE;
     else if (!r->claimed) c->act = CLAIM_OPEN;
     else if (c->wake_us != r->claimed_wake) c->act = CLAIM_MOVE;
 }
 
+/* One chain of what all the news of the batch bring along; what it points to is the callers'. */
+static status gather_riders(struct engine_run *r, const struct append_rider **out,
+                            struct error *err) {
+    const struct append_rider **end = out;
+    *out = NULL;
+    for (const struct news *n = r->sent; n; n = n->next) {
+        const struct append_rider *from = n->rides ? n->riders : NULL;
+        for (; from; from = from->next) {
+            struct append_rider *copy = arena_try(&r->batch_arena, sizeof(*copy));
+            if (!copy) return no_memory(err);
+            *copy = (struct append_rider){.receipt = from->receipt, .audit = from->audit};
+            *end = copy;
+            end = &copy->next;
+        }
+    }
+    return ST_OK;
+}
+
 static status submit(struct engine_run *r, struct error *err) {
     size_t n = r->batch.count;
+    const struct append_rider *riders = NULL;
+    status st = gather_riders(r, &riders, err);
+    if (st != ST_OK) return st;
     struct append_item *items = arena_try_raw(&r->batch_arena, n * sizeof(*items));
     struct append_result *results = arena_try(&r->batch_arena, n * sizeof(*results));
     if (!items || !results) return no_memory(err);
     int64_t now_us = r->eng->ports.now_us(r->eng->ports.context);
     for (size_t i = 0; i < n; i++)
         fill_item(r, &r->batch.items[i], now_us, &items[i]);
-    if (r->last_seq == 0) items[0].signal = &r->launch_id;
+    if (r->last_seq == 0) {
+        items[0].signal = &r->launch_id;
+        items[0].correlation = &r->correlation;
+    }
     r->commit.request = (struct append_request){.items = items,
                                                 .count = n,
                                                 .atomic = true,
                                                 .results = results,
                                                 .arena = &r->batch_arena,
-                                                .claim = &r->commit.claim};
+                                                .claim = &r->commit.claim,
+                                                .riders = riders};
     r->commit.run = r;
     set_claim(r);
     return r->eng->ports.append(r->eng->ports.context, &r->commit, err);
@@ -506,8 +542,10 @@ static void take_back_news(struct engine_run *r) {
     r->inbox = r->sent;
     if (!r->inbox) r->inbox_end = &r->inbox;
     r->sent = NULL;
-    for (struct news *n = r->inbox; n; n = n->next)
+    for (struct news *n = r->inbox; n; n = n->next) {
         n->verdict = ST_OK;
+        n->rides = false;
+    }
 }
 
 static void answer_sent(struct engine_run *r) {
@@ -655,6 +693,11 @@ static void accepted(struct engine_run *r) {
 static void refused(struct engine_run *r, const struct error *why) {
     if (why->reason && strcmp(why->reason, "LEASE_LOST") == 0) {
         engine_lose(r->eng);
+        return;
+    }
+    if (why->reason && strcmp(why->reason, "RUN_MOVED") == 0 && r->tries++ < RETRY_TRIES_MAX) {
+        r->has_flow = false; /* read what others wrote, and decide again at once */
+        run_reload(r);
         return;
     }
     if (r->last_seq == 0) { /* the very first commit: the start itself was refused */

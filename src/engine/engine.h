@@ -120,6 +120,9 @@ struct start_request {
     str parameters; /* JSON object, or STR_NONE */
     str actor;
     bool approval; /* queue it until somebody approves */
+    const uuid *correlation;           /* the trace it belongs to; NULL: a fresh one. Copied */
+    const struct append_rider *riders; /* committed with the launch, live until `done`; or NULL */
+    bool *existing; /* set before `done`: the run was there already; may be NULL */
 };
 /* Starts a run, or finds it: the same run id again with the same plan is no second start. The
  * answer means that RunStarted (or RunQueued) is durable; `run_id_out` (ID_BYTES_MAX + 1) gets the
@@ -130,18 +133,20 @@ void engine_start(struct engine *engine, const struct start_request *request, ch
 /* A signal; idempotent on its signal_id. A run of another node answers
  * RUN_ELSEWHERE: host_post_signal() reaches it. */
 void engine_signal(struct engine *engine, str run_id, const struct signal *signal, str actor,
-                   engine_done done, void *context);
+                   const struct append_rider *riders, engine_done done, void *context);
 
 /* ---- tasks for outside workers ---- */
 
 struct task_ref { /* the token of a lease */
     str run_id, step_id;
     int64_t attempt, lease;
+    str tenant_id; /* a run of another tenant is not found; STR_NONE: any */
 };
 struct task {
     struct task_ref ref;
     str tenant_id, queue, input; /* JSON */
     int64_t lease_until_us;
+    uuid correlation;
 };
 typedef void (*engine_tasks_done)(void *context, const struct task *tasks, size_t count);
 /* Leases up to `max` tasks of the queue; answers when there is at least one, or at the deadline with
@@ -156,9 +161,10 @@ void engine_poll_cancel(struct engine *engine, struct engine_poll *poll);
 /* Extends the lease. ST_CONFLICT LEASE_LOST: somebody else has the task, or it is over. */
 MUST_CHECK status engine_heartbeat(struct engine *engine, const struct task_ref *ref,
                                    int64_t lease_ms, int64_t *until_us, struct error *err);
-/* The worker's result. LEASE_LOST as above; a repeated answer of the same lease is ST_OK. */
+/* The worker's result. LEASE_LOST as above; a repeated answer of the same lease is ST_OK. `actor`
+ * (or STR_NONE) stands in the step's event. */
 void engine_task_done(struct engine *engine, const struct task_ref *ref, bool ok, str output,
-                      str code, str message, engine_done done, void *context);
+                      str code, str message, str actor, engine_done done, void *context);
 
 /* How many runs are in memory, attempts under way, tasks waiting. */
 struct engine_stats {

@@ -32,6 +32,8 @@ struct news { /* something that happened outside, on its way into a commit */
     uuid id;
     struct engine_poll *poll;
     int64_t lease_ms;
+    const struct append_rider *riders; /* the caller's, until `done`; or NULL */
+    bool rides;                        /* its events, and so its riders, are in the batch */
     engine_done done; /* or NULL */
     void *context;
     status verdict; /* ST_OK unless it had no effect: then why */
@@ -72,7 +74,7 @@ struct engine_run {
     struct engine_attempt *attempts;
     struct flow_batch batch;
     struct engine_commit commit;
-    uuid launch_id;
+    uuid launch_id, correlation;
     str warnings, report; /* JSON, of a start with warnings */
     int64_t due_us;       /* in the engine's heap; FLOW_NEVER: not there */
     uint32_t heap_at;
@@ -146,6 +148,8 @@ MUST_CHECK status run_load(struct engine *eng, str run_id, struct engine_run **o
                            struct error *err);
 /* Builds the flow again after a commit failed; attempts under way are kept. */
 void run_reload(struct engine_run *r);
+/* ST_NOT_FOUND with RUN_NOT_FOUND, also for a run of another tenant. */
+MUST_CHECK status run_belongs(struct engine *eng, str run_id, str tenant_id, struct error *err);
 /* Applies the rows that another process added. */
 MUST_CHECK status run_read_newer(struct engine_run *r, struct error *err);
 void run_ensure_attempts(struct engine_run *r);

@@ -104,6 +104,7 @@ static status build(struct engine_run *r, const struct engine_loaded *loaded, st
     r->stale = false;
     r->last_seq = r->read_seq = 0;
     r->ending_code = NULL;
+    r->correlation = loaded->info.correlation_id;
     status st = copy_ids(r, &loaded->info, err);
     struct arena_mark mark = arena_mark(&eng->scratch);
     if (st == ST_OK) st = eng->ports.walk(eng->ports.context, loaded, 0, load_row, &l, err);
@@ -127,12 +128,26 @@ static status build(struct engine_run *r, const struct engine_loaded *loaded, st
     return st;
 }
 
+static status not_found(str run_id, struct error *err) {
+    return error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "", "there is no run \"%.*s\"",
+                    STR_ARG(run_id));
+}
+
 static status find(struct engine *eng, str run_id, struct engine_loaded *loaded,
                    struct error *err) {
     status st = eng->ports.load(eng->ports.context, run_id, &eng->scratch, loaded, err);
-    if (st == ST_NOT_FOUND)
-        return error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "", "there is no run \"%.*s\"",
-                        STR_ARG(run_id));
+    return st == ST_NOT_FOUND ? not_found(run_id, err) : st;
+}
+
+/* A caller of another tenant cannot tell such a run from one that is not there. */
+status run_belongs(struct engine *eng, str run_id, str tenant_id, struct error *err) {
+    struct engine_loaded loaded = {0};
+    const struct engine_run *r = engine_resident(eng, run_id);
+    struct arena_mark mark = arena_mark(&eng->scratch);
+    status st = r ? ST_OK : find(eng, run_id, &loaded, err);
+    str owner = r ? r->ids.tenant_id : loaded.info.tenant_id;
+    if (st == ST_OK && !str_eq(owner, tenant_id)) st = not_found(run_id, err);
+    arena_rewind(&eng->scratch, mark);
     return st;
 }
 
@@ -310,14 +325,21 @@ static status keep_warnings(struct engine_run *r, struct error *err) {
     return r->warnings.ptr ? ST_OK : no_memory(err);
 }
 
+static uuid fresh_uuid(struct engine *eng) {
+    uuid id;
+    eng->ports.random(eng->ports.context, id.b, sizeof(id.b));
+    id.b[6] = (uint8_t)((id.b[6] & 0x0f) | 0x40);
+    id.b[8] = (uint8_t)((id.b[8] & 0x3f) | 0x80);
+    return id;
+}
+
 static status launch_news(struct engine_run *r, const struct start_request *q, str parameters,
                           struct news **out, struct error *err) {
     struct engine *eng = r->eng;
     struct buf b;
     char id[UUID_TEXT_LEN];
-    eng->ports.random(eng->ports.context, r->launch_id.b, sizeof(r->launch_id.b));
-    r->launch_id.b[6] = (uint8_t)((r->launch_id.b[6] & 0x0f) | 0x40);
-    r->launch_id.b[8] = (uint8_t)((r->launch_id.b[8] & 0x3f) | 0x80);
+    r->launch_id = fresh_uuid(eng);
+    r->correlation = q->correlation ? *q->correlation : fresh_uuid(eng);
     uuid_format(r->launch_id, id);
     buf_init(&b, FLOW_PAYLOAD_MAX);
     buf_put_c(&b, "{\"signal_id\":");
@@ -346,6 +368,7 @@ static status launch_news(struct engine_run *r, const struct start_request *q, s
         st = no_memory(err);
     else
         (*out)->id = r->launch_id;
+    if (st == ST_OK) (*out)->riders = q->riders;
     buf_release(&b);
     return st;
 }
@@ -417,11 +440,7 @@ static status start_again(struct engine *eng, const struct start_request *q,
 }
 
 static void make_run_id(struct engine *eng, char *out) {
-    uuid id;
-    eng->ports.random(eng->ports.context, id.b, sizeof(id.b));
-    id.b[6] = (uint8_t)((id.b[6] & 0x0f) | 0x40);
-    id.b[8] = (uint8_t)((id.b[8] & 0x3f) | 0x80);
-    uuid_format(id, out);
+    uuid_format(fresh_uuid(eng), out);
     out[UUID_TEXT_LEN] = 0;
 }
 
@@ -443,6 +462,7 @@ void engine_start(struct engine *eng, const struct start_request *given, char *r
     enum adapter_kind adapter = ADAPTER_LOCAL;
     struct arena_mark mark = arena_mark(&eng->scratch);
     struct engine_run *r = NULL;
+    if (q.existing) *q.existing = false;
     if (!q.run_id.ptr) {
         make_run_id(eng, run_id_out);
         q.run_id = str_n(run_id_out, UUID_TEXT_LEN);
@@ -458,6 +478,7 @@ void engine_start(struct engine *eng, const struct start_request *given, char *r
             eng->ports.load(eng->ports.context, q.run_id, &eng->scratch, &loaded, &err);
         if (found == ST_OK) {
             st = start_again(eng, &q, &loaded, &err);
+            if (q.existing) *q.existing = st == ST_OK;
             goto out;
         }
         if (found != ST_NOT_FOUND) st = found;
@@ -493,13 +514,7 @@ static status signal_news(str run_id, const struct signal *signal, str actor, st
     n->signal.name = n->code;
     n->signal.reason = n->message;
     n->signal.payload = n->detail;
-    if (n->signal.signal_id.ptr) {
-        n->id = signal_uuid(run_id, n->signal.signal_id);
-    } else {
-        eng->ports.random(eng->ports.context, n->id.b, sizeof(n->id.b));
-        n->id.b[6] = (uint8_t)((n->id.b[6] & 0x0f) | 0x40);
-        n->id.b[8] = (uint8_t)((n->id.b[8] & 0x3f) | 0x80);
-    }
+    n->id = n->signal.signal_id.ptr ? signal_uuid(run_id, n->signal.signal_id) : fresh_uuid(eng);
     *out = n;
     return ST_OK;
 }
@@ -534,7 +549,7 @@ static status signal_of_finished(struct engine *eng, str run_id, const struct si
 }
 
 void engine_signal(struct engine *eng, str run_id, const struct signal *given, str actor,
-                   engine_done done, void *context) {
+                   const struct append_rider *riders, engine_done done, void *context) {
     struct error err = {0};
     struct news *n = NULL;
     struct signal signal = *given;
@@ -561,6 +576,7 @@ void engine_signal(struct engine *eng, str run_id, const struct signal *given, s
         answer(done, context, st, &err);
         return;
     }
+    n->riders = riders;
     n->done = done;
     n->context = context;
     run_push(r, n);

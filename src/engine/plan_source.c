@@ -32,8 +32,11 @@ static str store_path(str folder, const uint8_t sha256[SHA256_LEN], struct arena
     return buf_str(&path);
 }
 
-static status read_local(const struct plan_source *source, const struct plan_ref *ref,
-                         struct arena *arena, str *bytes, struct error *err) {
+static status read_folder(const struct plan_source *source, const struct plan_ref *ref,
+                          struct arena *arena, str *bytes, struct error *err) {
+    if (!source->plans_folder.ptr)
+        return error_at(err, ST_NOT_FOUND, "PLAN_NOT_FOUND", "", "plan \"%.*s\" is not kept here",
+                        STR_ARG(ref->uri));
     struct error why = {0};
     str path = store_path(source->plans_folder, ref->sha256, arena);
     status st = file_read(path, PLAN_BYTES_MAX, arena, bytes, &why);
@@ -41,6 +44,18 @@ static status read_local(const struct plan_source *source, const struct plan_ref
     if (st == ST_LIMIT) return too_large(err);
     const char *reason = st == ST_NOT_FOUND ? "PLAN_NOT_FOUND" : "PLAN_FETCH_FAILED";
     return error_at(err, st, reason, "", "plan \"%.*s\": %s", STR_ARG(ref->uri), why.msg);
+}
+
+/* The folder first: it costs no query. */
+static status read_local(const struct plan_source *source, const struct plan_ref *ref,
+                         struct arena *arena, str *bytes, struct error *err) {
+    status st = read_folder(source, ref, arena, bytes, err);
+    if (st != ST_NOT_FOUND || !source->stored) return st;
+    struct error why = {0};
+    status found = source->stored(source->stored_context, ref->sha256, arena, bytes, &why);
+    if (found == ST_OK || found == ST_NOT_FOUND) return found; /* the folder's error tells enough */
+    return error_at(err, found, "PLAN_FETCH_FAILED", "", "plan \"%.*s\": %s", STR_ARG(ref->uri),
+                    why.msg);
 }
 
 /* Is it there already, whole? */
@@ -70,13 +85,8 @@ status plan_store_put(str folder, str bytes, uint8_t sha256[SHA256_LEN], struct 
 
 /* ---- the network ---- */
 
-struct door { /* what may_connect() needs to know */
-    const struct guard *guard;
-    bool exact;
-};
-
 static bool may_connect(void *context, const uint8_t *address, size_t len) {
-    const struct door *door = context;
+    const struct plan_door *door = context;
     return guard_address(door->guard, door->exact, address, len);
 }
 
@@ -106,31 +116,23 @@ static status judge_answer(const struct plan_ref *ref, int code, struct error *e
                     code >= 300 && code < 400 ? ", and redirects are not followed" : "");
 }
 
-static status fetch_remote(const struct plan_source *source, const struct plan_ref *ref,
-                           const struct plan_location *location, struct arena *arena, str *bytes,
-                           struct error *err) {
-    struct door door = {source->guard, location->exact};
-    size_t bytes_max = PLAN_BYTES_MAX;
-    if (ref->size_bytes >= 0) /* one byte more than promised, and it ends */
-        bytes_max = ref->size_bytes > 0 ? (size_t)ref->size_bytes : 1;
-    struct client_request request = {
-        .url = location->url,
-        .may_connect = may_connect,
-        .context = &door,
-        .bytes_max = bytes_max,
-        .timeout_ms = source->timeout_ms ? source->timeout_ms : PLAN_FETCH_TIMEOUT_MS,
-        .connect_timeout_ms = PLAN_FETCH_CONNECT_TIMEOUT_MS,
-        .stall_ms = PLAN_FETCH_STALL_MS,
-        .ca_file = source->ca_file,
-    };
-    struct error why = {0};
-    struct client_response response;
-    plan_fetcher fetch = source->fetch ? source->fetch : client_fetch;
-    status st = fetch(&request, arena, &response, &why);
-    if (st != ST_OK) return fetch_failed(ref, &why, err);
-    st = judge_answer(ref, response.status, err);
-    if (st == ST_OK) *bytes = response.body;
+status plan_source_judge(const struct plan_ref *ref, status st,
+                         const struct client_response *response, const struct error *why,
+                         str *bytes, struct error *err) {
+    if (st != ST_OK) return fetch_failed(ref, why, err);
+    st = judge_answer(ref, response->status, err);
+    if (st == ST_OK) *bytes = response->body;
     return st;
+}
+
+static status fetch_remote(const struct plan_source *source, const struct plan_ref *ref,
+                           const struct plan_request *ask, struct arena *arena, str *bytes,
+                           struct error *err) {
+    struct error why = {0};
+    struct client_response response = {0};
+    plan_fetcher fetch = source->fetch ? source->fetch : client_fetch;
+    status st = fetch(&ask->request, arena, &response, &why);
+    return plan_source_judge(ref, st, &response, &why, bytes, err);
 }
 
 /* ---- what came ---- */
@@ -182,7 +184,7 @@ static status check_ids(const struct plan_ref *ref, const struct plan *plan, str
     return st;
 }
 
-static status read_plan(const struct plan_ref *ref, str bytes, struct arena *arena,
+status plan_source_read(const struct plan_ref *ref, str bytes, struct arena *arena,
                         struct plan **out, struct error *err) {
     status st = check_size(ref, bytes, err);
     if (st == ST_OK) st = check_hash(ref, bytes, err);
@@ -196,30 +198,57 @@ static status read_plan(const struct plan_ref *ref, str bytes, struct arena *are
     return st;
 }
 
-status plan_source_fetch(const struct plan_source *source, const struct plan_ref *ref,
-                         int64_t now_us, struct arena *arena, struct plan **out,
+/* ---- all of it ---- */
+
+status plan_source_check(const struct plan_source *source, const struct plan_ref *ref,
+                         int64_t now_us, struct arena *arena, struct plan_location *out,
                          struct error *err) {
     struct plan_policy policy = {source->guard, source->endpoints, source->endpoint_count,
-                                 source->plans_folder.ptr != NULL};
+                                 source->plans_folder.ptr != NULL || source->stored};
+    return plan_ref_check(ref, now_us, &policy, arena, out, err);
+}
+
+status plan_source_ask(const struct plan_source *source, const struct plan_ref *ref, int64_t now_us,
+                       struct arena *arena, struct plan_request *out, struct error *err) {
     struct plan_location location;
-    struct arena scratch; /* the bytes as they came; plan_parse() keeps its own */
-    arena_init(&scratch, 4096, SCRATCH_BYTES_MAX);
-    str bytes = STR_NONE;
-    status st = plan_ref_check(ref, now_us, &policy, &scratch, &location, err);
-    if (st != ST_OK) goto out;
+    status st = plan_source_check(source, ref, now_us, arena, &location, err);
+    if (st != ST_OK) return st;
     if (location.deprecated) {
         LOG(LOG_WARN, "plan uses a deprecated schema version",
             LOG_S("schemaVersion", ref->schema_version), LOG_S("planId", ref->plan_id),
             LOG_S("planVersion", ref->plan_version));
     }
-    if (ref->size_bytes > (int64_t)PLAN_BYTES_MAX) {
-        st = too_large(err);
-        goto out;
-    }
-    st = location.local ? read_local(source, ref, &scratch, &bytes, err)
-                        : fetch_remote(source, ref, &location, &scratch, &bytes, err);
-    if (st == ST_OK) st = read_plan(ref, bytes, arena, out, err);
-out:
+    if (ref->size_bytes > (int64_t)PLAN_BYTES_MAX) return too_large(err);
+    size_t bytes_max = PLAN_BYTES_MAX;
+    if (ref->size_bytes >= 0) /* one byte more than promised, and it ends */
+        bytes_max = ref->size_bytes > 0 ? (size_t)ref->size_bytes : 1;
+    out->local = location.local;
+    out->door = (struct plan_door){source->guard, location.exact};
+    out->request = (struct client_request){
+        .url = location.url,
+        .may_connect = may_connect,
+        .context = &out->door,
+        .bytes_max = bytes_max,
+        .timeout_ms = source->timeout_ms ? source->timeout_ms : PLAN_FETCH_TIMEOUT_MS,
+        .connect_timeout_ms = PLAN_FETCH_CONNECT_TIMEOUT_MS,
+        .stall_ms = PLAN_FETCH_STALL_MS,
+        .ca_file = source->ca_file,
+    };
+    return ST_OK;
+}
+
+status plan_source_fetch(const struct plan_source *source, const struct plan_ref *ref,
+                         int64_t now_us, struct arena *arena, struct plan **out,
+                         struct error *err) {
+    struct plan_request ask = {0};
+    struct arena scratch; /* the bytes as they came; plan_parse() keeps its own */
+    arena_init(&scratch, 4096, SCRATCH_BYTES_MAX);
+    str bytes = STR_NONE;
+    status st = plan_source_ask(source, ref, now_us, &scratch, &ask, err);
+    if (st == ST_OK)
+        st = ask.local ? read_local(source, ref, &scratch, &bytes, err)
+                       : fetch_remote(source, ref, &ask, &scratch, &bytes, err);
+    if (st == ST_OK) st = plan_source_read(ref, bytes, arena, out, err);
     arena_release(&scratch);
     return st;
 }

@@ -24,6 +24,10 @@ enum {
 typedef status (*plan_fetcher)(const struct client_request *request, struct arena *arena,
                                struct client_response *out, struct error *err);
 
+/* A plan that is kept elsewhere, by its hash: ST_NOT_FOUND if it is not. On the caller's thread. */
+typedef status (*plan_stored)(void *context, const uint8_t sha256[SHA256_LEN], struct arena *arena,
+                              str *bytes, struct error *err);
+
 /* Where plans come from. Borrows what it points to; never changed once it is in use. */
 struct plan_source {
     str plans_folder;          /* the local store; STR_NONE: there is none */
@@ -33,6 +37,8 @@ struct plan_source {
     int64_t timeout_ms; /* of one fetch; 0: PLAN_FETCH_TIMEOUT_MS */
     str ca_file;        /* as in client_request */
     plan_fetcher fetch; /* NULL: client_fetch() */
+    plan_stored stored; /* asked for plan:sha256: references that are not in the folder; or NULL */
+    void *stored_context;
 };
 
 /* Fetches, verifies and parses; *out lives in the arena. Reasons, in the order of the checks:
@@ -44,6 +50,33 @@ struct plan_source {
 MUST_CHECK status plan_source_fetch(const struct plan_source *source, const struct plan_ref *ref,
                                     int64_t now_us, struct arena *arena, struct plan **out,
                                     struct error *err);
+
+/* The same in three parts, for those who must not wait for the network: ask, fetch request.request
+ * by other means, judge what came. */
+struct plan_door { /* what the request's may_connect() needs to know */
+    const struct guard *guard;
+    bool exact;
+};
+struct plan_request {
+    bool local; /* no request: plan_source_fetch() waits for nobody */
+    struct client_request request;
+    struct plan_door door; /* request.context is this one: *out must stay where it is */
+};
+/* What can be refused without looking further (plan_ref_check() with the source's policy). */
+MUST_CHECK status plan_source_check(const struct plan_source *source, const struct plan_ref *ref,
+                                    int64_t now_us, struct arena *arena, struct plan_location *out,
+                                    struct error *err);
+/* Every check that comes before the fetch. The URL lives in the arena. */
+MUST_CHECK status plan_source_ask(const struct plan_source *source, const struct plan_ref *ref,
+                                  int64_t now_us, struct arena *arena, struct plan_request *out,
+                                  struct error *err);
+/* What came, or why nothing did (`st` and `why`). *bytes are the response's. */
+MUST_CHECK status plan_source_judge(const struct plan_ref *ref, status st,
+                                    const struct client_response *response, const struct error *why,
+                                    str *bytes, struct error *err);
+/* Every check that comes after it. */
+MUST_CHECK status plan_source_read(const struct plan_ref *ref, str bytes, struct arena *arena,
+                                   struct plan **out, struct error *err);
 
 /* Puts a plan's bytes into a local store, making the folder if need be, as <folder>/<sha256>.json.
  * Durable when it returns. The same bytes again change nothing. */

@@ -153,11 +153,13 @@ static status fill_task(struct engine_run *r, const struct news *n, struct engin
     yyjson_val *input = json_member(root, "input");
     *t = (struct task){.ref = {.attempt = n->attempt, .lease = n->lease},
                        .input = input ? json_text(input, &p->arena) : STR("null"),
-                       .lease_until_us = r->flow.steps[n->step].lease_us};
+                       .lease_until_us = r->flow.steps[n->step].lease_us,
+                       .correlation = r->correlation};
     bool ok = t->input.ptr && arena_try_str(&p->arena, r->run_id, &t->ref.run_id) &&
               arena_try_str(&p->arena, step->id, &t->ref.step_id) &&
               arena_try_str(&p->arena, r->ids.tenant_id, &t->tenant_id) &&
               arena_try_str(&p->arena, step->queue, &t->queue);
+    t->ref.tenant_id = t->tenant_id;
     return ok ? ST_OK : no_memory(err);
 }
 
@@ -278,8 +280,8 @@ void tasks_deadlines(struct engine *eng, int64_t now_us) {
 static status find_task(struct engine *eng, const struct task_ref *ref, struct engine_run **run,
                         uint32_t *step, struct error *err) {
     struct engine_run *r = engine_resident(eng, ref->run_id);
-    status st = ST_OK;
-    if (!r) {
+    status st = ref->tenant_id.ptr ? run_belongs(eng, ref->run_id, ref->tenant_id, err) : ST_OK;
+    if (st == ST_OK && !r) {
         st = run_load(eng, ref->run_id, &r, err);
         if (st == ST_OK && r) {
             run_drive(r); /* it may have more to do than this */
@@ -321,13 +323,17 @@ status engine_heartbeat(struct engine *eng, const struct task_ref *ref, int64_t 
 }
 
 void engine_task_done(struct engine *eng, const struct task_ref *ref, bool ok, str output, str code,
-                      str message, engine_done done, void *context) {
+                      str message, str actor, engine_done done, void *context) {
     struct engine_run *r = NULL;
     struct error err = {0};
     uint32_t step = 0;
-    status st = find_task(eng, ref, &r, &step, &err);
+    status st = ST_OK;
+    if (actor.len > ACTOR_BYTES_MAX)
+        st = error_at(&err, ST_INVALID, "CONTEXT_INVALID", "/actor",
+                      "an actor has at most %d bytes", ACTOR_BYTES_MAX);
+    if (st == ST_OK) st = find_task(eng, ref, &r, &step, &err);
     struct news *n = NULL;
-    if (st == ST_OK && !(n = news_new(NEWS_RESULT, output, code, message, STR_NONE, STR_NONE)))
+    if (st == ST_OK && !(n = news_new(NEWS_RESULT, output, code, message, STR_NONE, actor)))
         st = no_memory(&err);
     if (st != ST_OK) {
         if (done) done(context, st, &err);

@@ -41,6 +41,8 @@ struct stored_ids {
     int64_t run_seq, persisted_us;
 };
 
+#define IDS_AT(tier) "SELECT event_id, key, run_seq, persisted_us FROM " tier " WHERE pos = $1"
+
 static status stored_ids(struct group *g, int64_t pos, struct stored_ids *out, struct error *err) {
     const struct group_row *p = pending_row(g, pos);
     if (p) {
@@ -52,9 +54,7 @@ static status stored_ids(struct group *g, int64_t pos, struct stored_ids *out, s
     }
     struct db_stmt *q = NULL;
     bool row = false;
-    status st = db_prepare(
-        g->l->db, "SELECT event_id, key, run_seq, persisted_us FROM ledger_event WHERE pos = $1",
-        &q, err);
+    status st = db_prepare(g->l->db, BOTH_TIERS(IDS_AT), &q, err);
     if (st != ST_OK) return st;
     db_bind_int(q, 1, pos);
     st = db_step(q, &row, err);
@@ -312,6 +312,7 @@ static status accept(struct group *g, struct append_item *item, struct run_entry
 
 /* Takes back the group's newest row, for an atomic request that cannot be kept. */
 static void take_back(struct group *g) {
+    ASSERT(g->count > g->queued);
     struct group_row *r = &g->rows[--g->count];
     run_undo(&r->entry->run, &r->undo);
     seen_pop(&r->entry->seen);
@@ -319,6 +320,50 @@ static void take_back(struct group *g) {
     r->tenant->persisted_us = r->old_persisted_us;
     r->tenant->seq--;
     if (r->opens) cache_drop(&g->l->cache, r->entry);
+}
+
+/* ---- event rows ---- */
+
+static void queue_row(struct ledger *l, const struct group_row *r) {
+    struct db_bulk *b = l->ins_event;
+    const struct event_row *row = &r->row;
+    const int64_t ints[] = {row->type_no,         row->context_no, row->engine_attempt,
+                            row->logical_attempt, row->emitted_ns, row->emitted_digits,
+                            row->persisted_us};
+    db_bulk_int(b, row->pos);
+    db_bulk_int(b, row->run_no);
+    if (row->run_seq > 0)
+        db_bulk_int(b, row->run_seq);
+    else
+        db_bulk_null(b);
+    for (size_t i = 0; i < COUNT_OF(ints); i++)
+        db_bulk_int(b, ints[i]);
+    if (row->cause_seq > 0)
+        db_bulk_int(b, row->cause_seq);
+    else
+        db_bulk_null(b);
+    if (row->step_index >= 0)
+        db_bulk_int(b, row->step_index);
+    else
+        db_bulk_null(b);
+    db_bulk_blob(b, row->event_id);
+    db_bulk_blob(b, row->key);
+    db_bulk_text(b, row->subject);
+    db_bulk_text(b, row->actor);
+    db_bulk_text(b, row->payload);
+    db_bulk_blob(b, str_n(r->hash, SHA256_LEN));
+}
+
+/* Event rows leave while the group is still being made, so that PostgreSQL stores the first while we
+ * make the last. Only those that stay: an atomic request may take its own back until it is through.
+ */
+static status send_ahead(struct group *g, struct error *err) {
+    enum { AHEAD_ROWS = 32 };
+    size_t waiting = g->count - g->queued;
+    if (waiting == 0 || (g->queued > 0 && waiting < AHEAD_ROWS)) return ST_OK;
+    for (; g->queued < g->count; g->queued++)
+        queue_row(g->l, &g->rows[g->queued]);
+    return db_bulk_push(g->l->ins_event, g->items - g->count, err);
 }
 
 /* ---- one item ---- */
@@ -422,19 +467,33 @@ static status refuse_all(struct group *g, struct append_request *req, size_t bad
     return ST_OK;
 }
 
-/* *fenced: the node has lost its lease, and every item was refused for that. */
+/* What the node decided must be decided on all that is stored. */
+static void check_position(struct group *g, const struct append_request *req, struct error *why) {
+    const struct run_claim *claim = req->claim;
+    const struct run_entry *e = claim->known_seq > 0 && req->count > 0
+                                    ? cache_get(&g->l->cache, req->items[0].event.run_id)
+                                    : NULL;
+    if (e && e->run.head.last_seq > claim->known_seq)
+        error_at(why, ST_CONFLICT, "RUN_MOVED", "",
+                 "the run is at sequence number %lld, not at %lld any more",
+                 (long long)e->run.head.last_seq, (long long)claim->known_seq);
+}
+
+/* *fenced: the node has lost its lease, or has not seen all of the run, and every item was refused
+ * for that. */
 static status check_claim(struct group *g, struct append_request *req, bool *fenced,
                           struct error *err) {
     struct error why = {0};
     const struct run_claim *claim = req->claim;
+    bool known = claim->node_no == g->fence_node && claim->epoch == g->fence_epoch;
     ASSERT(req->atomic);
-    if (claim->node_no == g->fence_node && claim->epoch == g->fence_epoch) return ST_OK;
-    status st = claim_check(g->l, claim, &why, err);
-    *fenced = st == ST_OK && why.code != ST_OK;
-    if (st == ST_OK && !*fenced) {
+    status st = known ? ST_OK : claim_check(g->l, claim, &why, err);
+    if (st == ST_OK && why.code == ST_OK) {
         g->fence_node = claim->node_no;
         g->fence_epoch = claim->epoch;
+        check_position(g, req, &why);
     }
+    *fenced = st == ST_OK && why.code != ST_OK;
     for (size_t i = 0; i < req->count && *fenced; i++) {
         req->results[i] = (struct append_result){0};
         if (refuse(req, &req->results[i], &why) != ST_OK) return ledger_no_memory(err);
@@ -442,7 +501,7 @@ static status check_claim(struct group *g, struct append_request *req, bool *fen
     return st;
 }
 
-static status process_request(struct group *g, struct append_request *req, struct error *err) {
+static status process_items(struct group *g, struct append_request *req, struct error *err) {
     size_t rows_before = g->count;
     bool fenced = false;
     status claimed = req->claim ? check_claim(g, req, &fenced, err) : ST_OK;
@@ -452,42 +511,23 @@ static status process_request(struct group *g, struct append_request *req, struc
         if (st != ST_OK) return st == ST_RETRY && err->code == ST_OK ? ledger_no_memory(err) : st;
         if (req->atomic && req->results[i].code != ST_OK)
             return refuse_all(g, req, i, rows_before, err);
+        if (!req->atomic) st = send_ahead(g, err);
+        if (st != ST_OK) return st;
     }
     if (!req->claim || g->count == rows_before) return ST_OK; /* all duplicates: it was done then */
     return claim_queue(g->l, req->claim, g->rows[rows_before].row.run_no, err);
 }
 
-/* ---- writing the group ---- */
-
-static void queue_row(struct ledger *l, const struct group_row *r) {
-    struct db_bulk *b = l->ins_event;
-    const struct event_row *row = &r->row;
-    const int64_t ints[] = {row->type_no,         row->context_no, row->engine_attempt,
-                            row->logical_attempt, row->emitted_ns, row->emitted_digits,
-                            row->persisted_us};
-    db_bulk_int(b, row->pos);
-    db_bulk_int(b, row->run_no);
-    if (row->run_seq > 0)
-        db_bulk_int(b, row->run_seq);
-    else
-        db_bulk_null(b);
-    for (size_t i = 0; i < COUNT_OF(ints); i++)
-        db_bulk_int(b, ints[i]);
-    if (row->cause_seq > 0)
-        db_bulk_int(b, row->cause_seq);
-    else
-        db_bulk_null(b);
-    if (row->step_index >= 0)
-        db_bulk_int(b, row->step_index);
-    else
-        db_bulk_null(b);
-    db_bulk_blob(b, row->event_id);
-    db_bulk_blob(b, row->key);
-    db_bulk_text(b, row->subject);
-    db_bulk_text(b, row->actor);
-    db_bulk_text(b, row->payload);
-    db_bulk_blob(b, str_n(r->hash, SHA256_LEN));
+static status process_request(struct group *g, struct append_request *req, struct error *err) {
+    status st = process_items(g, req, err);
+    bool holds = false; /* something of it is in the ledger now, or was before */
+    for (size_t i = 0; req->riders && st == ST_OK && !holds && i < req->count; i++)
+        holds = req->results[i].code == ST_OK;
+    if (holds) st = riders_queue(g->l, req->riders, g->now_us, err);
+    return st == ST_OK ? send_ahead(g, err) : st;
 }
+
+/* ---- writing the group ---- */
 
 static status queue_run(struct ledger *l, const struct run_entry *e, struct error *err) {
     char *run_uuid = arena_try(&l->scratch, UUID_TEXT_LEN);
@@ -547,11 +587,12 @@ static status update_tenant(struct ledger *l, const struct tenant *t, struct err
 /* A run or step is written where its newest event stands, so each row goes out once. */
 static status write_group(struct group *g, struct error *err) {
     struct ledger *l = g->l;
-    status st = ST_OK;
+    for (; g->queued < g->count; g->queued++)
+        queue_row(l, &g->rows[g->queued]);
+    status st = db_bulk_flush(l->ins_event, err); /* PostgreSQL is busy with them during the rest */
     for (size_t i = 0; i < g->count && st == ST_OK; i++) {
         struct group_row *r = &g->rows[i];
         int64_t seq = pos_seq(r->row.pos);
-        queue_row(l, r);
         if (r->opens) st = queue_run(l, r->entry, err);
         if (r->entry->run.head.last_seq == seq) project_run(l, r->entry);
         int64_t step = r->undo.step_index;
@@ -623,9 +664,7 @@ static void drop_finished(struct group *g) {
 static status append_once(struct ledger *l, struct append_request *const *reqs, size_t n,
                           size_t items, struct error *err) {
     arena_reset(&l->scratch);
-    struct group g = {.l = l,
-                      .now_us = l->options.now_us ? l->options.now_us(l->options.clock)
-                                                  : clock_wall_us()};
+    struct group g = {.l = l, .items = items, .now_us = ledger_now_us(l)};
     g.rows = arena_try_raw(&l->scratch, items * sizeof(*g.rows));
     if (!g.rows) return ledger_no_memory(err);
     status st = nodes_reserve_run_numbers(l, (int64_t)items, err);
@@ -661,10 +700,8 @@ status ledger_append(struct ledger *l, struct append_request *const *reqs, size_
     if (items == 0) return ST_OK;
     status st = ST_OK;
     for (int tries = 0; tries < GROUP_TRIES_MAX; tries++) {
-        if (l->broken) {
-            st = ledger_connect_now(l, err);
-            if (st != ST_OK) return error_wrap(err, "could not reopen the ledger");
-        }
+        st = ledger_usable(l, err);
+        if (st != ST_OK) return st;
         *err = (struct error){0};
         st = append_once(l, reqs, n, items, err);
         if (st == ST_OK) {

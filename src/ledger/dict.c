@@ -60,13 +60,15 @@ static status tenant_insert(struct ledger *l, struct tenant *t, struct error *er
     return st;
 }
 
+#define HASH_AT(tier) "SELECT hash FROM " tier " WHERE pos = $1"
+
 /* The tenant's row and its newest event must agree: checked whenever a tenant is met for the first
  * time, so also after every reopening. */
 static status check_head(struct ledger *l, const struct tenant *t, struct error *err) {
     if (t->seq == 0) return ST_OK;
     struct db_stmt *q = NULL;
     bool row = false;
-    status st = db_prepare(l->db, "SELECT hash FROM ledger_event WHERE pos = $1", &q, err);
+    status st = db_prepare(l->db, BOTH_TIERS(HASH_AT), &q, err);
     if (st != ST_OK) return st;
     db_bind_int(q, 1, pos_of(t->tenant_no, t->seq));
     st = db_step(q, &row, err);

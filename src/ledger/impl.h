@@ -68,7 +68,8 @@ struct run_entry *cache_add(struct cache *c, str run_id);
 void cache_drop(struct cache *c, struct run_entry *e);
 void cache_drop_tenant(struct cache *c, int64_t tenant_no);
 void cache_weigh(struct cache *c, struct run_entry *e); /* after the entry grew */
-void cache_trim(struct cache *c); /* to RUN_CACHE_BYTES_MAX, or the newest alone; never inside a group */
+void cache_trim(
+    struct cache *c); /* to RUN_CACHE_BYTES_MAX, or the newest alone; never inside a group */
 
 /* ---- dictionaries ---- */
 
@@ -112,7 +113,7 @@ struct ledger {
     int64_t next_run_no, last_run_no; /* numbers reserved and not used yet */
     int64_t rejections; /* rows in ledger_rejection: no accepted event looks there if it is empty */
     struct db_bulk *ins_event, *ins_run, *ins_state, *upd_state, *ins_step, *upd_step, *ins_alert;
-    struct db_bulk *ins_lease, *upd_lease, *del_lease;
+    struct db_bulk *ins_lease, *upd_lease, *del_lease, *ins_receipt, *ins_audit;
     const struct checkpoint *checkpoint; /* to be stored with the group's event, or NULL */
     bool lot_is_full;                    /* some tenant has a lot to be sealed */
     bool broken; /* the connection or its caches cannot be trusted: reopen before the next use */
@@ -136,6 +137,10 @@ void chain_hash(struct sha256 *sha, const uint8_t prev[SHA256_LEN], const struct
                 const struct run_identity *opens, uint8_t out[SHA256_LEN]);
 /* The hash before a tenant's first event. */
 void chain_genesis(struct sha256 *sha, str tenant_id, uint8_t out[SHA256_LEN]);
+
+/* What select(tier) gives for each tier of the events, all in one statement: a run that is being
+ * archived meanwhile is seen in exactly one of them. ORDER BY and LIMIT, if any, come after it. */
+#define BOTH_TIERS(select) select("ledger_event") " UNION ALL " select("ledger_archive")
 
 /* The first columns of a statement that selects EVENT_ROW_COLUMNS, borrowed until its next step;
  * then comes what it selects besides. */
@@ -166,6 +171,8 @@ struct group {
     struct ledger *l;
     struct group_row *rows;
     size_t count;
+    size_t items;  /* of all its requests: so many rows at most */
+    size_t queued; /* rows given to ins_event already */
     int64_t now_us;
     int64_t fence_node, fence_epoch; /* checked in this group, and good */
 };
@@ -190,6 +197,15 @@ MUST_CHECK status nodes_lock_tenants(struct ledger *l, struct append_request *co
 /* Makes sure of numbers for the runs that the group may open. */
 MUST_CHECK status nodes_reserve_run_numbers(struct ledger *l, int64_t wanted, struct error *err);
 
+/* What a receipt is found by: the first bytes of a hash of both, never negative. */
+int64_t receipt_tag(struct ledger *l, str scope, str key);
+/* Queues what travels with a request. */
+MUST_CHECK status riders_queue(struct ledger *l, const struct append_rider *riders, int64_t now_us,
+                               struct error *err);
+/* The same, and sends it, inside the caller's transaction. */
+MUST_CHECK status riders_write(struct ledger *l, const struct append_rider *riders,
+                               struct error *err);
+
 /* The fence of a request: *why is filled when its node has lost its lease. */
 MUST_CHECK status claim_check(struct ledger *l, const struct run_claim *claim, struct error *why,
                               struct error *err);
@@ -199,6 +215,13 @@ MUST_CHECK status claim_queue(struct ledger *l, const struct run_claim *claim, i
 
 /* ---- shared pieces ---- */
 
+static inline size_t page_limit(size_t limit) {
+    return limit < PAGE_EVENTS_MAX ? limit : PAGE_EVENTS_MAX;
+}
+/* A tenant's number and its newest sequence_number; ST_NOT_FOUND with TENANT_NOT_FOUND. */
+MUST_CHECK status tenant_number(struct ledger *l, str tenant_id, int64_t *tenant_no, int64_t *seq,
+                                struct error *err);
+
 MUST_CHECK status dict_tenant(struct ledger *l, str tenant_id, bool create, struct tenant **out,
                               struct error *err);
 MUST_CHECK status dict_context(struct ledger *l, int64_t tenant_no, const struct event *e,
@@ -207,6 +230,14 @@ MUST_CHECK status dict_type(struct ledger *l, const struct event *e, int64_t *ou
                             struct error *err);
 void dict_init(struct dict *d);
 void dict_clear(struct dict *d);
+
+int64_t ledger_now_us(const struct ledger *l); /* the store's clock */
+/* A write transaction around `body`. What the body refuses with a reason (ST_CONFLICT,
+ * ST_NOT_FOUND, ST_LIMIT) says nothing against the store; any other failure leaves the connection
+ * to be reopened, as in append. */
+typedef status (*ledger_body)(struct ledger *l, void *context, struct error *err);
+MUST_CHECK status ledger_transact(struct ledger *l, ledger_body body, void *context,
+                                  struct error *err);
 
 /* Opens and prepares; again after a failure. Forgets every cache. */
 MUST_CHECK status ledger_connect_now(struct ledger *l, struct error *err);

@@ -1,12 +1,11 @@
 #include "ledger/lease.h"
 
-#include "base/time.h"
 #include "ledger/impl.h"
 
 /* The time that leases are judged by: on PostgreSQL the server's, for the clocks of nodes differ. */
 static status lease_clock(struct ledger *l, int64_t *us, struct error *err) {
     if (!db_is_postgres(l->db)) {
-        *us = l->options.now_us ? l->options.now_us(l->options.clock) : clock_wall_us();
+        *us = ledger_now_us(l);
         return ST_OK;
     }
     struct db_stmt *q = NULL;
@@ -31,24 +30,6 @@ static status run_ints(struct ledger *l, const char *sql, const int64_t *values,
         db_bind_int(q, i + 1, values[i]);
     st = db_run(q, changed, err);
     db_reset(q);
-    return st;
-}
-
-/* A transaction around `body`; a failure leaves the connection to be reopened, as in append. */
-typedef status (*lease_body)(struct ledger *l, void *context, struct error *err);
-static status in_transaction(struct ledger *l, lease_body body, void *context, struct error *err) {
-    ASSERT(l->writer);
-    if (l->broken) {
-        status st = ledger_connect_now(l, err);
-        if (st != ST_OK) return error_wrap(err, "could not reopen the ledger");
-    }
-    status st = db_begin(l->db, true, err);
-    if (st == ST_OK) st = body(l, context, err);
-    bool refused = st == ST_CONFLICT && err->reason; /* by us: nothing is wrong with the store */
-    if (st == ST_OK) st = db_commit(l->db, err);
-    if (st == ST_OK) return ST_OK;
-    db_rollback(l->db);
-    if (!refused) l->broken = true;
     return st;
 }
 
@@ -116,7 +97,7 @@ static status take_body(struct ledger *l, void *context, struct error *err) {
 status lease_take(struct ledger *l, str name, int64_t lease_ms, struct lease *out,
                   struct error *err) {
     struct take t = {.name = name, .lease_ms = lease_ms};
-    status st = in_transaction(l, take_body, &t, err);
+    status st = ledger_transact(l, take_body, &t, err);
     if (st == ST_CONFLICT && !err->reason) st = err->code = ST_RETRY; /* two new nodes at once */
     if (st == ST_OK) *out = t.out;
     return st;
@@ -154,12 +135,12 @@ static status renew_body(struct ledger *l, void *context, struct error *err) {
 status lease_renew(struct ledger *l, const struct lease *lease, int64_t lease_ms,
                    struct error *err) {
     struct renewal r = {lease, lease_ms};
-    return in_transaction(l, renew_body, &r, err);
+    return ledger_transact(l, renew_body, &r, err);
 }
 
 status lease_release(struct ledger *l, const struct lease *lease, struct error *err) {
     struct renewal r = {lease, -1};
-    return in_transaction(l, renew_body, &r, err);
+    return ledger_transact(l, renew_body, &r, err);
 }
 
 /* ---- runs ---- */
@@ -266,7 +247,7 @@ status lease_take_over(struct ledger *l, const struct lease *lease, size_t limit
                        struct arena *arena, struct lease_runs *out, struct error *err) {
     struct moving m = {lease, limit, arena, out};
     *out = (struct lease_runs){0};
-    return in_transaction(l, take_over_body, &m, err);
+    return ledger_transact(l, take_over_body, &m, err);
 }
 
 static status poked_body(struct ledger *l, void *context, struct error *err) {
@@ -282,7 +263,7 @@ status lease_poked(struct ledger *l, const struct lease *lease, size_t limit, st
                    struct lease_runs *out, struct error *err) {
     struct moving m = {lease, limit, arena, out};
     *out = (struct lease_runs){0};
-    return in_transaction(l, poked_body, &m, err);
+    return ledger_transact(l, poked_body, &m, err);
 }
 
 /* ---- in the group of an append ---- */

@@ -3,6 +3,7 @@
 
 #include "base/limits.h"
 #include "base/os.h"
+#include "base/time.h"
 #include "ledger/impl.h"
 
 /* Memory of one group: rows, look-ups, replayed pages. The items themselves are the callers'. */
@@ -47,6 +48,31 @@ status ledger_connect_now(struct ledger *l, struct error *err) {
         db_close(l->db);
         l->db = NULL;
     }
+    return st;
+}
+
+int64_t ledger_now_us(const struct ledger *l) {
+    return l->options.now_us ? l->options.now_us(l->options.clock) : clock_wall_us();
+}
+
+status ledger_usable(struct ledger *l, struct error *err) {
+    status st = l->broken ? ledger_connect_now(l, err) : ST_OK;
+    return st == ST_OK ? ST_OK : error_wrap(err, "could not reopen the ledger");
+}
+
+status ledger_transact(struct ledger *l, ledger_body body, void *context, struct error *err) {
+    ASSERT(l->writer);
+    status st = ledger_usable(l, err);
+    if (st != ST_OK) return st;
+    *err = (struct error){0};
+    st = db_begin(l->db, true, err);
+    if (st == ST_OK) st = body(l, context, err);
+    bool refused =
+        err->reason && (st == ST_CONFLICT || st == ST_NOT_FOUND || st == ST_LIMIT); /* by us */
+    if (st == ST_OK) st = db_commit(l->db, err);
+    if (st == ST_OK) return ST_OK;
+    db_rollback(l->db);
+    if (!refused) l->broken = true;
     return st;
 }
 

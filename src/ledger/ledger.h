@@ -6,7 +6,8 @@
  * each event's hash covers the one before it in its tenant; the events of one commit, the runs they
  * open and the state they change become durable together or not at all.
  *
- * Layout (schema.c): ledger_* tables are the truth and are immutable, state_* tables are
+ * Layout (schema.c): ledger_* tables are the truth and are immutable (an event may move from one
+ * tier to the other, ledger_archive(), and stays what it is), state_* tables are
  * projections that ledger_rebuild() can make again, bit for bit. The documents' tables are views
  * over both.
  *
@@ -54,6 +55,8 @@ MUST_CHECK status ledger_open_with(ledger_connect connect, void *context,
  * schema is of another version. */
 MUST_CHECK status ledger_open_reader(str url, struct ledger **out, struct error *err);
 void ledger_close(struct ledger *ledger);
+/* Reopens a writer's connection if it was lost; what changes the ledger does so by itself. */
+MUST_CHECK status ledger_usable(struct ledger *ledger, struct error *err);
 struct db *ledger_db(struct ledger *ledger);
 
 /* ---- appending ---- */
@@ -87,8 +90,20 @@ struct run_claim {
     enum claim_act act;
     int64_t node_no, epoch; /* the fence: refused with LEASE_LOST unless the node has this epoch */
     int64_t wake_us;        /* 0: at once; CLAIM_NEVER: only when poked */
+    /* The newest sequence_number of the run that the node has seen: refused with RUN_MOVED if there
+     * is a newer one. 0: not checked. */
+    int64_t known_seq;
 };
 #define CLAIM_NEVER INT64_MAX
+
+/* What else is written in the commit of a request (access.h). */
+struct receipt;
+struct audit_entry;
+struct append_rider {
+    const struct append_rider *next;
+    const struct receipt *receipt;   /* or NULL */
+    const struct audit_entry *audit; /* or NULL */
+};
 
 struct append_request {
     struct append_item *items;
@@ -97,6 +112,8 @@ struct append_request {
     struct append_result *results; /* `count` of them, the caller's memory */
     struct arena *arena;           /* for the errors */
     const struct run_claim *claim; /* of the run of items[0], or NULL; needs `atomic` */
+    /* Written if at least one item was stored or is a duplicate; or NULL. */
+    const struct append_rider *riders;
 };
 
 /* Commits all requests as one transaction. ST_OK: it is durable, and every result is filled.
@@ -138,6 +155,13 @@ MUST_CHECK status ledger_read_run(struct ledger *ledger, str run_id, int64_t aft
 MUST_CHECK status ledger_read_tenant(struct ledger *ledger, str tenant_id, int64_t after_seq,
                                      size_t limit, struct arena *arena, struct event_page *page,
                                      struct error *err);
+/* The RunEventRecords alone, without facts, after a runSeq. */
+MUST_CHECK status ledger_read_records(struct ledger *ledger, str run_id, int64_t after_run_seq,
+                                      size_t limit, struct arena *arena, struct event_page *page,
+                                      struct error *err);
+/* The sequence_number of the run's event with that runSeq, or of the last one before it; 0. */
+MUST_CHECK status ledger_run_position(struct ledger *ledger, str run_id, int64_t run_seq,
+                                      int64_t *seq, struct error *err);
 /* Every row of a run after sequence_number `after_seq`, facts included, in order. What the record
  * points to is borrowed until the call returns; tenant, project and plan ids are not filled. */
 typedef status (*ledger_walk)(void *context, const struct event_record *rec, struct error *err);
@@ -168,14 +192,21 @@ MUST_CHECK status ledger_find_provider(struct ledger *ledger, str tenant_id, str
                                        str workflow_id, str provider_run_id, struct arena *arena,
                                        struct run_info *out, struct error *err);
 struct run_filter {
-    str tenant_id, project_id, environment_id, plan_id; /* STR_NONE: any */
-    int status;                                         /* enum run_status, or -1 */
+    str tenant_id, project_id, environment_id, plan_id, plan_version; /* STR_NONE: any */
+    str text; /* part of the run id or the plan id, ASCII case ignored; or STR_NONE */
+    str provider, workflow_id; /* of a provider reference; or STR_NONE */
+    const uuid *correlation;   /* or NULL */
+    unsigned statuses;         /* bits 1 << enum run_status; 0: any */
     bool only_inconsistent;
-    int64_t before_run_no; /* newest first; 0: from the newest */
+    int64_t since_us, until_us; /* opened at or after, and before; 0: no bound */
+    int64_t before_run_no;      /* newest first; 0: from the newest */
+    int64_t scan_max; /* looks at no more runs than this, whatever it finds; 0: no bound */
 };
+/* *next (may be NULL) is the before_run_no to go on with; 0 when there is nothing more. With
+ * scan_max a page may be short, or empty, and still have a next one. */
 MUST_CHECK status ledger_list_runs(struct ledger *ledger, const struct run_filter *filter,
                                    size_t limit, struct arena *arena, struct run_info **runs,
-                                   size_t *count, struct error *err);
+                                   size_t *count, int64_t *next, struct error *err);
 /* The run reduced from its events up to sequence_number or runSeq `at_run_seq` (0: all). Starts
  * from the newest checkpoint not after it when `use_checkpoint`; *applied tells how many events
  * were reduced. */
@@ -188,11 +219,12 @@ struct alert {
     uuid event_id;
     int64_t run_seq, seq, persisted_us, run_no;
 };
-/* Newest first, before (run_no, seq) of the last one seen; 0, 0 from the newest. run_id STR_NONE:
- * all. */
-MUST_CHECK status ledger_list_alerts(struct ledger *ledger, str run_id, int64_t before_run_no,
-                                     int64_t before_seq, size_t limit, struct arena *arena,
-                                     struct alert **alerts, size_t *count, struct error *err);
+/* Newest first, before (run_no, seq) of the last one seen; 0, 0 from the newest. run_id, tenant_id
+ * STR_NONE: all. */
+MUST_CHECK status ledger_list_alerts(struct ledger *ledger, str tenant_id, str run_id,
+                                     int64_t before_run_no, int64_t before_seq, size_t limit,
+                                     struct arena *arena, struct alert **alerts, size_t *count,
+                                     struct error *err);
 /* {"code":"INVALID_TRANSITION","runId":...}: every field of the contract. */
 void alert_json(const struct alert *alert, struct buf *out);
 
@@ -221,5 +253,22 @@ MUST_CHECK status ledger_verify(struct ledger *ledger, bool state, ledger_progre
 /* Drops and remakes every projection from the events, in one transaction. */
 MUST_CHECK status ledger_rebuild(struct ledger *ledger, ledger_progress progress, void *context,
                                  int64_t *runs, struct error *err);
+
+/* What to archive: runs that are finished and have events in the first tier. */
+struct archive_request {
+    str run_id;       /* this one alone, which must be finished; or STR_NONE */
+    int64_t until_us; /* finished before this moment; 0: whenever */
+    int64_t runs_max; /* so many at most; 0: no bound */
+};
+struct archive_report {
+    int64_t runs, events; /* moved */
+};
+/* Moves all events of such runs to the archive, lot by lot, each in its own transaction: what was
+ * reported through `progress` (runs done; the total is not known and is 0) stays moved when a later
+ * lot fails. Nothing else changes: the archive is a second tier of the same ledger, and every
+ * function here reads both. ST_NOT_FOUND with RUN_NOT_FOUND, ST_CONFLICT with RUN_NOT_FINISHED. */
+MUST_CHECK status ledger_archive(struct ledger *ledger, const struct archive_request *request,
+                                 ledger_progress progress, void *context,
+                                 struct archive_report *report, struct error *err);
 /* Online copy of a SQLite ledger to a new file, which is then verified before it gets its name. */
 MUST_CHECK status ledger_backup(struct ledger *ledger, str path, struct error *err);

@@ -43,13 +43,13 @@ static struct lot_item entry_get(const uint8_t *p) {
     return item;
 }
 
+#define IDS_OF_LOT(tier) "SELECT pos, event_id FROM " tier " WHERE pos >= $1 AND pos < $2"
+
 static status read_lot(struct ledger *l, int64_t lot, struct lot_item *items, size_t *count,
                        struct error *err) {
     struct db_stmt *q = NULL;
     bool row = false;
-    status st = db_prepare(
-        l->db, "SELECT pos, event_id FROM ledger_event WHERE pos >= $1 AND pos < $2 ORDER BY pos",
-        &q, err);
+    status st = db_prepare(l->db, BOTH_TIERS(IDS_OF_LOT) " ORDER BY 1", &q, err);
     if (st != ST_OK) return st;
     db_bind_int(q, 1, lot << LOT_BITS);
     db_bind_int(q, 2, (lot + 1) << LOT_BITS);
@@ -179,11 +179,13 @@ status lots_seal(struct ledger *l, struct error *err) {
 
 /* ---- looking up ---- */
 
+#define ID_AT(tier) "SELECT event_id FROM " tier " WHERE pos = $1"
+
 /* Whether the event at `pos` has this very id. */
 static status is_event(struct ledger *l, int64_t pos, uuid id, bool *yes, struct error *err) {
     struct db_stmt *q = NULL;
     bool row = false;
-    status st = db_prepare(l->db, "SELECT event_id FROM ledger_event WHERE pos = $1", &q, err);
+    status st = db_prepare(l->db, BOTH_TIERS(ID_AT), &q, err);
     if (st != ST_OK) return st;
     db_bind_int(q, 1, pos);
     st = db_step(q, &row, err);
@@ -241,13 +243,13 @@ static status probe_lots(struct ledger *l, int64_t tenant_no, int64_t lots, uuid
     return st;
 }
 
+#define POS_OF_ID(tier) "SELECT pos FROM " tier " WHERE pos >= $1 AND pos < $2 AND event_id = $3"
+
 static status scan_tail(struct ledger *l, int64_t tenant_no, int64_t lots, uuid id, int64_t *pos,
                         struct error *err) {
     struct db_stmt *q = NULL;
     bool row = false;
-    status st = db_prepare(
-        l->db, "SELECT pos FROM ledger_event WHERE pos >= $1 AND pos < $2 AND event_id = $3", &q,
-        err);
+    status st = db_prepare(l->db, BOTH_TIERS(POS_OF_ID), &q, err);
     if (st != ST_OK) return st;
     db_bind_int(q, 1, pos_of(tenant_no, lots << LOT_BITS));
     db_bind_int(q, 2, pos_of(tenant_no + 1, 0));

@@ -1,14 +1,32 @@
-/* Queries. One SELECT shape for whole records, ended by different conditions. */
+/* Queries. One SELECT shape for whole records, ended by different conditions, over both tiers of
+ * the events. PostgreSQL would compute either side of a UNION ALL to its end before it looks at the
+ * LIMIT, so each side has one of its own. */
 #include "base/time.h"
 #include "ledger/impl.h"
 
 /* clang-format off */
-#define RECORD_SELECT                                                                              \
+#define RECORD_SELECT(tier)                                                                        \
     "SELECT " EVENT_ROW_COLUMNS ", ty.name, r.run_id, t.tenant_id, c.project_id, c.environment_id, c.plan_id," \
-    " c.plan_version, r.correlation_id, ce.event_id FROM ledger_event e"                           \
+    " c.plan_version, r.correlation_id, "                                                          \
+    EVENT_AT("y.event_id", "(r.tenant_no * 1099511627776 + e.cause_seq)") " FROM " tier " e"         \
     " JOIN ledger_run r ON r.run_no = e.run_no JOIN ledger_tenant t ON t.tenant_no = r.tenant_no"  \
-    " JOIN ledger_context c ON c.context_no = e.context_no JOIN ledger_type ty ON ty.type_no = e.type_no" \
-    " LEFT JOIN ledger_event ce ON ce.pos = r.tenant_no * 1099511627776 + e.cause_seq"
+    " JOIN ledger_context c ON c.context_no = e.context_no JOIN ledger_type ty ON ty.type_no = e.type_no"
+
+/* The records at the positions that `which` selects of the tier, at most $3 of them. */
+#define RECORDS_IN(tier, which)                                                                    \
+    RECORD_SELECT(tier) " WHERE e.pos IN (SELECT pos FROM " tier " WHERE " which " ORDER BY pos LIMIT $3)"
+#define OF_RUN(tier) RECORDS_IN(tier, "run_no = $1 AND pos + 0 > $2")
+#define OF_RUN_BY_RUN_SEQ(tier) RECORDS_IN(tier, "run_no = $1 AND run_seq > $2")
+#define OF_TENANT(tier)                                                                            \
+    "{postgres:SELECT * FROM (}" RECORD_SELECT(tier) " WHERE e.pos > $1 AND e.pos < $2"            \
+    "{postgres: ORDER BY e.pos LIMIT $3) " tier "_page}"
+#define OF_TRACE(tier)                                                                             \
+    RECORD_SELECT(tier) " WHERE e.pos IN (SELECT x.pos FROM ledger_run q"                          \
+    " JOIN " tier " x ON x.run_no = q.run_no WHERE q.correlation_id = $1"                          \
+    " AND (x.pos & 1099511627775) > {int:$2} AND ({text:$4} IS NULL"                               \
+    " OR q.tenant_no = (SELECT tenant_no FROM ledger_tenant WHERE tenant_id = $4))"                \
+    " ORDER BY x.pos LIMIT $3)"
+#define AT_POSITION(tier) RECORD_SELECT(tier) " WHERE e.pos = $1"
 /* clang-format on */
 
 static status read_record(struct db_stmt *q, struct arena *arena, struct event_record *rec,
@@ -75,159 +93,6 @@ static status read_page(struct db_stmt *q, size_t limit, struct arena *arena,
     return st;
 }
 
-static size_t page_limit(size_t limit) { return limit < PAGE_EVENTS_MAX ? limit : PAGE_EVENTS_MAX; }
-
-/* ---- runs ---- */
-
-#define STEPS_OF_RUN "p.step_pos >= r.run_no * 1048576 AND p.step_pos < (r.run_no + 1) * 1048576"
-/* clang-format off */
-#define RUN_SELECT                                                                                                       \
-    "SELECT r.run_no, r.run_id, t.tenant_id, c.project_id, c.environment_id, c.plan_id, c.plan_version, r.run_uuid,"    \
-    " r.correlation_id, r.signal_id, s.status, s.inconsistent, s.started_seq, s.ended_seq, s.run_level_seq,"            \
-    " s.invalid_events, s.engine_attempt, o.persisted_us, a.persisted_us, z.persisted_us,"                              \
-    " (SELECT MAX(v.run_seq) FROM ledger_event v WHERE v.run_no = r.run_no),"                                           \
-    " u.pos,"                                                                                                           \
-    " (SELECT COUNT(*) FROM state_step p WHERE " STEPS_OF_RUN " AND p.state = 3),"                                      \
-    " (SELECT CAST(COALESCE(SUM(p.attempt - CASE p.state WHEN 4 THEN 0 ELSE 1 END), 0) AS {int}) FROM state_step p"     \
-    "  WHERE " STEPS_OF_RUN " AND p.attempt > 0),"                                                                      \
-    " (SELECT COUNT(*) FROM state_step p WHERE " STEPS_OF_RUN " AND p.state = 2),"                                      \
-    " (SELECT COUNT(*) FROM state_step p WHERE " STEPS_OF_RUN " AND p.state = 4), u.persisted_us"                       \
-    " FROM ledger_run r"                                                                                                \
-    " JOIN state_run s ON s.run_no = r.run_no JOIN ledger_tenant t ON t.tenant_no = r.tenant_no"                        \
-    " JOIN ledger_context c ON c.context_no = r.context_no"                                                             \
-    " LEFT JOIN ledger_event o ON o.pos = r.tenant_no * 1099511627776 + r.opened_seq"                                   \
-    " LEFT JOIN ledger_event a ON a.pos = r.tenant_no * 1099511627776 + s.started_seq"                                  \
-    " LEFT JOIN ledger_event z ON z.pos = r.tenant_no * 1099511627776 + s.ended_seq"                                    \
-    " LEFT JOIN ledger_event u ON u.pos = (SELECT MAX(v.pos) FROM ledger_event v WHERE v.run_no = r.run_no)"
-/* clang-format on */
-
-static status read_run_info(struct db_stmt *q, struct arena *arena, struct run_info *out,
-                            struct error *err) {
-    struct run_info r = {.run_no = db_int(q, 0)};
-    str *texts[] = {&r.run_id,         &r.tenant_id, &r.project_id,
-                    &r.environment_id, &r.plan_id,   &r.plan_version};
-    for (size_t i = 0; i < COUNT_OF(texts); i++) {
-        if (!arena_try_str(arena, db_text(q, (int)i + 1), texts[i])) return ledger_no_memory(err);
-    }
-    if (!uuid_parse(db_text(q, 7), &r.run_uuid) || !uuid_parse(db_text(q, 8), &r.correlation_id)) {
-        return error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "",
-                        "run \"%.*s\" has no readable identity", STR_ARG(r.run_id));
-    }
-    if (!uuid_parse(db_text(q, 9), &r.signal_id)) r.signal_id = r.correlation_id;
-    int64_t status_value = db_int(q, 10);
-    if (status_value < 0 || status_value >= RUN_STATUS_COUNT) status_value = RUN_NEW;
-    r.head = (struct run_head){.status = (enum run_status)status_value,
-                               .inconsistent = db_int(q, 11) != 0,
-                               .started_seq = db_int(q, 12),
-                               .ended_seq = db_int(q, 13),
-                               .run_level_seq = db_int(q, 14),
-                               .invalid_events = db_int(q, 15),
-                               .engine_attempt = db_int(q, 16),
-                               .run_seq = db_int(q, 20),
-                               .last_seq = pos_seq(db_int(q, 21)),
-                               .total_steps = db_int(q, 22),
-                               .failed_steps = db_int(q, 23),
-                               .open_steps = db_int(q, 24),
-                               .bad_steps = db_int(q, 25)};
-    r.opened_us = db_int(q, 17);
-    r.started_us = db_int(q, 18);
-    r.ended_us = db_int(q, 19);
-    r.updated_us = db_int(q, 26);
-    *out = r;
-    return ST_OK;
-}
-
-static status one_run(struct db_stmt *q, struct arena *arena, struct run_info *out, bool *found,
-                      struct error *err) {
-    status st = db_step(q, found, err);
-    if (st == ST_OK && *found) st = read_run_info(q, arena, out, err);
-    db_reset(q);
-    return st;
-}
-
-status ledger_find_run(struct ledger *l, str run_id, struct arena *arena, struct run_info *out,
-                       struct error *err) {
-    struct db_stmt *q = NULL;
-    bool found = false;
-    status st = db_prepare(l->db, RUN_SELECT " WHERE r.run_id = $1", &q, err);
-    if (st != ST_OK) return st;
-    db_bind_text(q, 1, run_id);
-    st = one_run(q, arena, out, &found, err);
-    if (st == ST_OK && found && !str_eq(out->run_id, run_id)) {
-        return error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "", "the index of runs is damaged");
-    }
-    if (st == ST_OK && !found) {
-        return error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "", "there is no run \"%.*s\"",
-                        STR_ARG(run_id));
-    }
-    return st;
-}
-
-status ledger_find_provider(struct ledger *l, str tenant_id, str provider, str workflow_id,
-                            str provider_run_id, struct arena *arena, struct run_info *out,
-                            struct error *err) {
-    struct db_stmt *q = NULL;
-    bool found = false;
-    status st = db_prepare(
-        l->db,
-        RUN_SELECT
-        " JOIN state_provider p ON p.run_no = r.run_no WHERE p.provider = $1 AND p.workflow_id = $2"
-        " AND p.provider_run_id = $3 AND ({text:$4} IS NULL OR t.tenant_id = $4)"
-        " ORDER BY r.run_no LIMIT 1",
-        &q, err);
-    if (st != ST_OK) return st;
-    db_bind_text(q, 1, provider);
-    db_bind_text(q, 2, workflow_id);
-    db_bind_text(q, 3, provider_run_id);
-    db_bind_text(q, 4, tenant_id);
-    st = one_run(q, arena, out, &found, err);
-    if (st == ST_OK && !found) {
-        return error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "",
-                        "there is no run for workflow \"%.*s\", run \"%.*s\" of %.*s",
-                        STR_ARG(workflow_id), STR_ARG(provider_run_id), STR_ARG(provider));
-    }
-    return st;
-}
-
-status ledger_list_runs(struct ledger *l, const struct run_filter *f, size_t limit,
-                        struct arena *arena, struct run_info **runs, size_t *count,
-                        struct error *err) {
-    struct db_stmt *q = NULL;
-    limit = page_limit(limit);
-    struct run_info *list = arena_try(arena, (limit > 0 ? limit : 1) * sizeof(*list));
-    if (!list) return ledger_no_memory(err);
-    status st = db_prepare(
-        l->db,
-        RUN_SELECT " WHERE r.run_no < $1 AND ({text:$2} IS NULL OR t.tenant_id = $2)"
-                   " AND ({text:$3} IS NULL OR c.project_id = $3)"
-                   " AND ({text:$4} IS NULL OR c.environment_id = $4)"
-                   " AND ({text:$5} IS NULL OR c.plan_id = $5)"
-                   " AND ({int:$6} < 0 OR s.status = $6 OR ($6 = 1 AND s.status = 0))"
-                   " AND ({int:$7} = 0 OR s.inconsistent <> 0) ORDER BY r.run_no DESC LIMIT $8",
-        &q, err);
-    if (st != ST_OK) return st;
-    db_bind_int(q, 1, f->before_run_no > 0 ? f->before_run_no : INT64_MAX);
-    db_bind_text(q, 2, f->tenant_id);
-    db_bind_text(q, 3, f->project_id);
-    db_bind_text(q, 4, f->environment_id);
-    db_bind_text(q, 5, f->plan_id);
-    db_bind_int(q, 6, f->status);
-    db_bind_int(q, 7, f->only_inconsistent);
-    db_bind_int(q, 8, (int64_t)limit);
-    size_t n = 0;
-    bool row = false;
-    while (n < limit && (st = db_step(q, &row, err)) == ST_OK && row) {
-        st = read_run_info(q, arena, &list[n], err);
-        if (st != ST_OK) break;
-        n++;
-    }
-    db_reset(q);
-    if (st != ST_OK) return st;
-    *runs = list;
-    *count = n;
-    return ST_OK;
-}
-
 /* ---- events ---- */
 
 /* The numbers of a run, without the joins. */
@@ -251,8 +116,8 @@ static status run_numbers(struct ledger *l, str run_id, int64_t *run_no, int64_t
     return st;
 }
 
-static status tenant_number(struct ledger *l, str tenant_id, int64_t *tenant_no, int64_t *seq,
-                            struct error *err) {
+status tenant_number(struct ledger *l, str tenant_id, int64_t *tenant_no, int64_t *seq,
+                     struct error *err) {
     struct db_stmt *q = NULL;
     bool row = false;
     status st =
@@ -271,26 +136,61 @@ static status tenant_number(struct ledger *l, str tenant_id, int64_t *tenant_no,
     return st;
 }
 
+/* `sql` selects positions of the run $1 after $2, at most $3. */
+static status read_of_run(struct ledger *l, const char *sql, int64_t run_no, int64_t after,
+                          size_t limit, struct arena *arena, struct event_page *page,
+                          struct error *err) {
+    struct db_stmt *q = NULL;
+    status st = db_prepare(l->db, sql, &q, err);
+    if (st != ST_OK) return st;
+    limit = page_limit(limit);
+    db_bind_int(q, 1, run_no);
+    db_bind_int(q, 2, after);
+    db_bind_int(q, 3, (int64_t)limit);
+    return read_page(q, limit, arena, page, err);
+}
+
 status ledger_read_run(struct ledger *l, str run_id, int64_t after_seq, size_t limit,
                        struct arena *arena, struct event_page *page, struct error *err) {
     int64_t run_no = 0;
     int64_t tenant_no = 0;
-    struct db_stmt *q = NULL;
     status st = run_numbers(l, run_id, &run_no, &tenant_no, err);
-    if (st == ST_OK) {
-        st = db_prepare(
-            l->db,
-            RECORD_SELECT
-            " WHERE e.pos IN (SELECT pos FROM ledger_event WHERE run_no = $1 AND pos + 0 > $2"
-            " ORDER BY pos LIMIT $3) ORDER BY e.pos",
-            &q, err);
-    }
     if (st != ST_OK) return st;
-    limit = page_limit(limit);
+    return read_of_run(l, BOTH_TIERS(OF_RUN) " ORDER BY 1 LIMIT $3", run_no,
+                       pos_of(tenant_no, after_seq), limit, arena, page, err);
+}
+
+status ledger_read_records(struct ledger *l, str run_id, int64_t after_run_seq, size_t limit,
+                           struct arena *arena, struct event_page *page, struct error *err) {
+    int64_t run_no = 0;
+    int64_t tenant_no = 0;
+    status st = run_numbers(l, run_id, &run_no, &tenant_no, err);
+    if (st != ST_OK) return st;
+    return read_of_run(l, BOTH_TIERS(OF_RUN_BY_RUN_SEQ) " ORDER BY 1 LIMIT $3", run_no,
+                       after_run_seq, limit, arena, page, err);
+}
+
+status ledger_run_position(struct ledger *l, str run_id, int64_t run_seq, int64_t *seq,
+                           struct error *err) {
+    int64_t run_no = 0;
+    int64_t tenant_no = 0;
+    struct db_stmt *q = NULL;
+    bool row = false;
+    *seq = 0;
+    if (run_seq <= 0) return ST_OK;
+    status st = run_numbers(l, run_id, &run_no, &tenant_no, err);
+    /* (+ 0: by the run's own index, as above.) */
+#define LAST_BEFORE(tier)                                                                          \
+    "SELECT MAX(pos + 0) AS last FROM " tier " WHERE run_no = $1 AND run_seq <= $2"
+    if (st == ST_OK)
+        st = db_prepare(l->db, "SELECT MAX(x.last) FROM (" BOTH_TIERS(LAST_BEFORE) ") x", &q, err);
+    if (st != ST_OK) return st;
     db_bind_int(q, 1, run_no);
-    db_bind_int(q, 2, pos_of(tenant_no, after_seq));
-    db_bind_int(q, 3, (int64_t)limit);
-    return read_page(q, limit, arena, page, err);
+    db_bind_int(q, 2, run_seq);
+    st = db_step(q, &row, err);
+    if (st == ST_OK && row && db_int(q, 0) > 0) *seq = pos_seq(db_int(q, 0)); /* NULL reads as 0 */
+    db_reset(q);
+    return st;
 }
 
 status ledger_read_tenant(struct ledger *l, str tenant_id, int64_t after_seq, size_t limit,
@@ -300,9 +200,7 @@ status ledger_read_tenant(struct ledger *l, str tenant_id, int64_t after_seq, si
     struct db_stmt *q = NULL;
     status st = tenant_number(l, tenant_id, &tenant_no, &seq, err);
     if (st == ST_OK) {
-        st = db_prepare(l->db,
-                        RECORD_SELECT " WHERE e.pos > $1 AND e.pos < $2 ORDER BY e.pos LIMIT $3",
-                        &q, err);
+        st = db_prepare(l->db, BOTH_TIERS(OF_TENANT) " ORDER BY 1 LIMIT $3", &q, err);
     }
     if (st != ST_OK) return st;
     limit = page_limit(limit);
@@ -316,23 +214,15 @@ status ledger_read_correlation(struct ledger *l, str tenant_id, uuid correlation
                                size_t limit, struct arena *arena, struct event_page *page,
                                struct error *err) {
     struct db_stmt *q = NULL;
-    status st =
-        db_prepare(l->db,
-                   RECORD_SELECT
-                   " WHERE e.pos IN (SELECT x.pos FROM ledger_run y"
-                   " JOIN ledger_event x ON x.run_no = y.run_no WHERE y.correlation_id = $1"
-                   " AND (x.pos & 1099511627775) > {int:$2} AND ({text:$3} IS NULL"
-                   " OR y.tenant_no = (SELECT tenant_no FROM ledger_tenant WHERE tenant_id = $3))"
-                   " ORDER BY x.pos LIMIT $4) ORDER BY e.pos",
-                   &q, err);
+    status st = db_prepare(l->db, BOTH_TIERS(OF_TRACE) " ORDER BY 1 LIMIT $3", &q, err);
     if (st != ST_OK) return st;
     char text[UUID_TEXT_LEN];
     uuid_format(correlation, text);
     limit = page_limit(limit);
     db_bind_text(q, 1, str_n(text, sizeof(text)));
     db_bind_int(q, 2, after_seq);
-    db_bind_text(q, 3, tenant_id);
-    db_bind_int(q, 4, (int64_t)limit);
+    db_bind_int(q, 3, (int64_t)limit);
+    db_bind_text(q, 4, tenant_id);
     return read_page(q, limit, arena, page, err);
 }
 
@@ -340,7 +230,7 @@ static status read_at(struct ledger *l, int64_t pos, struct arena *arena, struct
                       struct error *err) {
     struct db_stmt *q = NULL;
     bool row = false;
-    status st = db_prepare(l->db, RECORD_SELECT " WHERE e.pos = $1", &q, err);
+    status st = db_prepare(l->db, BOTH_TIERS(AT_POSITION), &q, err);
     if (st != ST_OK) return st;
     db_bind_int(q, 1, pos);
     st = db_step(q, &row, err);
@@ -389,14 +279,15 @@ status ledger_causes(struct ledger *l, uuid event_id, size_t limit, struct arena
     return ST_OK;
 }
 
+#define TIME_AT(tier) "SELECT persisted_us FROM " tier " WHERE pos = $1"
+
 /* persisted_us never decreases within a tenant: binary search. */
 status ledger_seq_at(struct ledger *l, str tenant_id, int64_t us, int64_t *out, struct error *err) {
     int64_t tenant_no = 0;
     int64_t last = 0;
     struct db_stmt *q = NULL;
     status st = tenant_number(l, tenant_id, &tenant_no, &last, err);
-    if (st == ST_OK)
-        st = db_prepare(l->db, "SELECT persisted_us FROM ledger_event WHERE pos = $1", &q, err);
+    if (st == ST_OK) st = db_prepare(l->db, BOTH_TIERS(TIME_AT), &q, err);
     int64_t low = 1;
     int64_t high = last + 1;
     while (st == ST_OK && low < high) {
@@ -460,31 +351,36 @@ status ledger_replay(struct ledger *l, str run_id, int64_t at_run_seq, bool use_
 
 /* ---- alerts ---- */
 
-status ledger_list_alerts(struct ledger *l, str run_id, int64_t before_run_no, int64_t before_seq,
-                          size_t limit, struct arena *arena, struct alert **alerts, size_t *count,
-                          struct error *err) {
+/* clang-format off */
+#define ALERTS_OF(tier)                                                                            \
+    "{postgres:SELECT * FROM (}SELECT r.run_id, t.tenant_id, c.project_id, c.environment_id, ty.name,"                 \
+    " e.subject, a.prior, a.attempted, e.event_id, e.run_seq, a.seq,"                              \
+    " e.persisted_us, a.run_no FROM state_alert a"                                                 \
+    " JOIN ledger_run r ON r.run_no = a.run_no"                                                    \
+    " JOIN ledger_tenant t ON t.tenant_no = r.tenant_no"                                           \
+    " JOIN " tier " e ON e.pos = r.tenant_no * 1099511627776 + a.seq"                              \
+    " JOIN ledger_context c ON c.context_no = e.context_no"                                        \
+    " JOIN ledger_type ty ON ty.type_no = e.type_no WHERE ({text:$1} IS NULL"                      \
+    " OR r.run_id = $1) AND (a.run_no < $2 OR (a.run_no = $2 AND a.seq < $3))"                     \
+    " AND ({text:$5} IS NULL OR t.tenant_id = $5)"                                                 \
+    "{postgres: ORDER BY a.run_no DESC, a.seq DESC LIMIT $4) " tier "_page}"
+/* clang-format on */
+
+status ledger_list_alerts(struct ledger *l, str tenant_id, str run_id, int64_t before_run_no,
+                          int64_t before_seq, size_t limit, struct arena *arena,
+                          struct alert **alerts, size_t *count, struct error *err) {
     struct db_stmt *q = NULL;
     limit = page_limit(limit);
     struct alert *list = arena_try(arena, (limit > 0 ? limit : 1) * sizeof(*list));
     if (!list) return ledger_no_memory(err);
     status st =
-        db_prepare(l->db,
-                   "SELECT r.run_id, t.tenant_id, c.project_id, c.environment_id, ty.name,"
-                   " e.subject, a.prior, a.attempted, e.event_id, e.run_seq, a.seq,"
-                   " e.persisted_us, a.run_no FROM state_alert a"
-                   " JOIN ledger_run r ON r.run_no = a.run_no"
-                   " JOIN ledger_tenant t ON t.tenant_no = r.tenant_no"
-                   " JOIN ledger_event e ON e.pos = r.tenant_no * 1099511627776 + a.seq"
-                   " JOIN ledger_context c ON c.context_no = e.context_no"
-                   " JOIN ledger_type ty ON ty.type_no = e.type_no WHERE ({text:$1} IS NULL"
-                   " OR r.run_id = $1) AND (a.run_no < $2 OR (a.run_no = $2 AND a.seq < $3))"
-                   " ORDER BY a.run_no DESC, a.seq DESC LIMIT $4",
-                   &q, err);
+        db_prepare(l->db, BOTH_TIERS(ALERTS_OF) " ORDER BY 13 DESC, 11 DESC LIMIT $4", &q, err);
     if (st != ST_OK) return st;
     db_bind_text(q, 1, run_id);
     db_bind_int(q, 2, before_run_no > 0 ? before_run_no : INT64_MAX);
     db_bind_int(q, 3, before_seq);
     db_bind_int(q, 4, (int64_t)limit);
+    db_bind_text(q, 5, tenant_id);
     size_t n = 0;
     bool row = false;
     while (n < limit && (st = db_step(q, &row, err)) == ST_OK && row) {

@@ -10,10 +10,10 @@ enum { REPLAY_PAGE_POSTGRES = 8192 };
 /* Rows come by position; the inner query walks the narrow index only: "+ 0" keeps PostgreSQL, as
  * long as it has no statistics, from walking the tenant's positions as well. */
 /* clang-format off */
-#define REPLAY_SQL                                                                                 \
-    "SELECT " EVENT_ROW_COLUMNS ", ty.name FROM ledger_event e JOIN ledger_type ty ON ty.type_no = e.type_no" \
-    " WHERE e.pos IN (SELECT pos FROM ledger_event WHERE run_no = $1 AND pos + 0 > $2 ORDER BY pos LIMIT $3)"    \
-    " ORDER BY e.pos"
+#define REPLAY_TIER(tier)                                                                          \
+    "SELECT " EVENT_ROW_COLUMNS ", ty.name FROM " tier " e JOIN ledger_type ty ON ty.type_no = e.type_no"        \
+    " WHERE e.pos IN (SELECT pos FROM " tier " WHERE run_no = $1 AND pos + 0 > $2 ORDER BY pos LIMIT $3)"
+#define REPLAY_SQL BOTH_TIERS(REPLAY_TIER) " ORDER BY 1 LIMIT $3"
 /* clang-format on */
 
 static status bad_row(const struct event_row *row, const char *what, struct error *err) {

@@ -3,13 +3,21 @@
 
 #include "db/db.h"
 
-enum { LEDGER_SCHEMA_VERSION = 2 };
+enum { LEDGER_SCHEMA_VERSION = 3 };
 
 /* Creates or migrates, in one transaction. ST_INVALID when the ledger is of a newer version than
  * this program. */
 MUST_CHECK status schema_migrate(struct db *db, struct error *err);
 /* ST_NOT_FOUND without a ledger, ST_INVALID when it is of another version. */
 MUST_CHECK status schema_check(struct db *db, struct error *err);
+
+/* Lets the views over events read the archive, too (schema.c); inside a write transaction. */
+MUST_CHECK status schema_archive_views(struct db *db, struct error *err);
+
+/* Something of the event y at a position, in whichever tier it is: an SQL expression. */
+#define EVENT_AT(what, position)                                                                   \
+    "COALESCE((SELECT " what " FROM ledger_event y WHERE y.pos = " position "), (SELECT " what     \
+    " FROM ledger_archive y WHERE y.pos = " position "))"
 
 /* A position packs the tenant's number and the tenant's sequence_number, so that one integer
  * primary key is append-only for each tenant and serves as the index over (tenant,

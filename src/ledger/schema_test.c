@@ -36,11 +36,11 @@ TEST_DB(schema_is_made_once) {
     CHECK(schema_migrate(db, &err) == ST_OK, "%s", err.msg);
     CHECK(!db_in_transaction(db));
     CHECK(count(db,
-                "SELECT COUNT(*) FROM ledger_meta WHERE name = 'schema_version' AND value = '2'") ==
+                "SELECT COUNT(*) FROM ledger_meta WHERE name = 'schema_version' AND value = '3'") ==
           1);
     static const char *const views[] = {
-        "run_events", "orchestration_events", "runs",          "steps",
-        "alerts",     "run_checkpoints",      "provider_refs", "tenants"};
+        "run_events",      "orchestration_events", "runs",    "steps", "alerts",
+        "run_checkpoints", "provider_refs",        "tenants", "audit"};
     for (size_t i = 0; i < COUNT_OF(views); i++) { /* all can be read, with every column */
         struct db_stmt *q = NULL;
         char sql[128];
@@ -102,18 +102,31 @@ TEST_DB(schema_of_another_version_is_refused) {
     db_close(db);
 }
 
-/* A ledger of version 1 had no leases; opening it for writing adds them. */
+/* A ledger of version 1 had no leases, and nothing that came after them; opening it for writing
+ * adds all. */
 TEST_DB(schema_of_version_1_is_migrated) {
     struct db *db = open_db(url);
     struct error err = {0};
     CHECK(schema_migrate(db, &err) == ST_OK, "%s", err.msg);
-    exec(db, "DROP TABLE lease_run");
-    exec(db, "DROP TABLE lease_node");
+    static const char *const lacking[] = {"DROP TABLE lease_run",
+                                          "DROP TABLE lease_node",
+                                          "DROP VIEW audit",
+                                          "DROP TABLE ledger_audit",
+                                          "DROP TABLE ledger_plan",
+                                          "DROP TABLE api_receipt",
+                                          "DROP TABLE api_key",
+                                          "DROP INDEX state_provider_run",
+                                          "DROP TABLE ledger_archive{postgres: CASCADE}"};
+    for (size_t i = 0; i < COUNT_OF(lacking); i++)
+        exec(db, lacking[i]);
     exec(db, "UPDATE ledger_meta SET value = '1' WHERE name = 'schema_version'");
     CHECK(schema_check(db, &err) == ST_INVALID, "%s", err.msg);
     CHECK(schema_migrate(db, &err) == ST_OK, "%s", err.msg);
     CHECK(schema_check(db, &err) == ST_OK, "%s", err.msg);
     CHECK(count(db, "SELECT COUNT(*) FROM lease_run") == 0);
+    CHECK(count(db, "SELECT COUNT(*) FROM audit") == 0);
+    CHECK(count(db, "SELECT COUNT(*) FROM ledger_archive") == 0);
+    CHECK(count(db, "SELECT COUNT(*) FROM orchestration_events") == 0);
     db_close(db);
 }
 

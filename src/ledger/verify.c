@@ -34,6 +34,8 @@ static status read_identity(struct ledger *l, const struct event_row *event, str
 /* What is wrong with the row that should follow (seq, persisted_us, prev); NULL if nothing. */
 static const char *row_fault(const struct event_row *row, const struct tenant_end *end, int64_t seq,
                              int64_t persisted_us) {
+    if (seq > 1 && row->pos == pos_of(end->tenant_no, seq - 1))
+        return "the event before this one is in the ledger and in the archive";
     if (pos_tenant(row->pos) != end->tenant_no || pos_seq(row->pos) != seq)
         return "the sequence has a gap before this event";
     if (row->event_id.len != 16 || row->key.len != SHA256_LEN)
@@ -75,6 +77,10 @@ static status check_row(struct walk *w, struct db_stmt *scan, const struct tenan
     return st;
 }
 
+#define SCAN_TIER(tier)                                                                            \
+    "{postgres:SELECT * FROM (}SELECT " EVENT_ROW_COLUMNS " FROM " tier                            \
+    " e WHERE e.pos > $1 AND e.pos < $2{postgres: ORDER BY e.pos LIMIT $3) " tier "_page}"
+
 /* PostgreSQL's client holds a whole result, so the scan goes in pages there. */
 static status verify_tenant(struct walk *w, const struct tenant_end *end, struct error *err) {
     struct ledger *l = w->l;
@@ -85,11 +91,7 @@ static status verify_tenant(struct walk *w, const struct tenant_end *end, struct
     int64_t rows = page;
     chain_genesis(l->sha, end->tenant_id, prev);
     struct db_stmt *scan = NULL;
-    status st =
-        db_prepare(l->db,
-                   "SELECT " EVENT_ROW_COLUMNS
-                   " FROM ledger_event e WHERE e.pos > $1 AND e.pos < $2 ORDER BY e.pos LIMIT $3",
-                   &scan, err);
+    status st = db_prepare(l->db, BOTH_TIERS(SCAN_TIER) " ORDER BY 1 LIMIT $3", &scan, err);
     while (st == ST_OK && rows == page && !w->report->damaged) {
         db_bind_int(scan, 1, pos_of(end->tenant_no, seq));
         db_bind_int(scan, 2, pos_of(end->tenant_no + 1, 0));
@@ -123,8 +125,18 @@ static status verify_tenant(struct walk *w, const struct tenant_end *end, struct
  * not seen by it. */
 static status check_strays(struct walk *w, struct error *err) {
     int64_t rows = 0;
-    status st = walk_count(w, "SELECT COUNT(*) FROM ledger_event", &rows, err);
-    if (st == ST_OK && rows != w->report->events) {
+    int64_t twice = 0;
+    status st = walk_count(w,
+                           "SELECT (SELECT COUNT(*) FROM ledger_event)"
+                           " + (SELECT COUNT(*) FROM ledger_archive)",
+                           &rows, err);
+    if (st == ST_OK && rows != w->report->events)
+        st = walk_count(
+            w, "SELECT COUNT(*) FROM ledger_archive a JOIN ledger_event e ON e.pos = a.pos", &twice,
+            err);
+    if (st == ST_OK && twice > 0) {
+        walk_damage(w, STR_NONE, 0, STR_NONE, "there are events in the ledger and in the archive");
+    } else if (st == ST_OK && rows != w->report->events) {
         walk_damage(w, STR_NONE, 0, STR_NONE,
                     "there are events of a tenant whose row is missing, or an index has lost rows");
     }
@@ -150,7 +162,7 @@ static status check_indexes(struct walk *w, struct error *err) {
 
 /* The triggers that refuse UPDATE and DELETE: without them the history is only a habit. */
 static status check_triggers(struct walk *w, struct error *err) {
-    enum { SQLITE_TRIGGERS = 12, POSTGRES_TRIGGERS = 18 }; /* as schema.c makes them */
+    enum { SQLITE_TRIGGERS = 18, POSTGRES_TRIGGERS = 27 }; /* as schema.c makes them */
     int64_t there = 0;
     int64_t wanted = db_is_postgres(w->l->db) ? POSTGRES_TRIGGERS : SQLITE_TRIGGERS;
     status st = walk_count(

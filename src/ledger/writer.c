@@ -45,7 +45,8 @@ static void commit(struct writer *w, struct writer_call **calls, size_t n, size_
 
 static void run_task(struct writer *w, struct writer_call *call) {
     struct error err = {0};
-    status st = call->task(w->ledger, call->task_context, &err);
+    status st = ledger_usable(w->ledger, &err);
+    if (st == ST_OK) st = call->task(w->ledger, call->task_context, &err);
     answer(&call, 1, st, &err);
 }
 

@@ -9,20 +9,15 @@
 #include "base/os.h"
 #include "base/time.h"
 #include "cairn.h"
+#include "ledger/access.h"
 #include "ledger/writer.h"
+#include "lib/host_plans.h"
 
 struct host_commit { /* an append on its way to the ledger thread and back */
     struct writer_call call;
     struct engine_commit *commit;
     struct host *host;
     struct host_commit *next;
-};
-
-struct host_plan {
-    char hex[SHA256_HEX_LEN];
-    struct plan *plan;
-    struct arena arena;
-    int64_t refs, used; /* used: a clock of uses */
 };
 
 struct host_task { /* something else on the ledger thread; one at a time of each kind */
@@ -57,9 +52,8 @@ struct host {
     size_t under_way; /* calls at the ledger thread */
     struct host_task renewal, look;
     int64_t renewed_us;
-    struct host_plan *plans[HOST_PLANS_MAX];
-    int64_t plan_clock;
     struct plan_source source;
+    struct host_plans *plans;
     bool closing;
     int64_t looks;
 };
@@ -310,75 +304,26 @@ static void port_wake_at(void *context, int64_t us) {
 
 /* ---- plans ---- */
 
-static struct host_plan *plan_slot(struct host *h) {
-    size_t oldest = HOST_PLANS_MAX;
-    for (size_t i = 0; i < HOST_PLANS_MAX; i++) {
-        struct host_plan *p = h->plans[i];
-        if (!p) {
-            p = mem_alloc(sizeof(*p));
-            if (p) arena_init(&p->arena, (size_t)16 * 1024, SIZE_MAX);
-            h->plans[i] = p;
-            return p;
-        }
-        if (p->refs > 0) continue;
-        if (oldest == HOST_PLANS_MAX || p->used < h->plans[oldest]->used) oldest = i;
-    }
-    if (oldest == HOST_PLANS_MAX) return NULL;
-    arena_release(&h->plans[oldest]->arena);
-    return h->plans[oldest];
+/* Nodes that share a database share the plans that were put into it. */
+static status stored_plan(void *context, const uint8_t sha256[SHA256_LEN], struct arena *arena,
+                          str *bytes, struct error *err) {
+    struct host *h = context;
+    return access_plan_get(h->reader, STR_NONE, sha256, arena, bytes, err);
 }
 
 static status port_plan(void *context, const struct plan_ref *ref, const struct plan **out,
                         struct error *err) {
     struct host *h = context;
-    char hex[SHA256_HEX_LEN];
-    hex_encode(ref->sha256, SHA256_LEN, hex);
-    for (size_t i = 0; i < HOST_PLANS_MAX && h->plans[i]; i++) {
-        struct host_plan *p = h->plans[i];
-        if (!p->plan || memcmp(p->hex, hex, sizeof(hex)) != 0) continue;
-        bool same = str_eq(p->plan->plan_id, ref->plan_id) &&
-                    str_eq(p->plan->plan_version, ref->plan_version) &&
-                    str_eq(p->plan->schema_version, ref->schema_version);
-        struct plan_location ignored;
-        struct plan_policy policy = {.guard = h->source.guard,
-                                     .endpoints = h->source.endpoints,
-                                     .endpoint_count = h->source.endpoint_count,
-                                     .local_plans = h->source.plans_folder.ptr != NULL};
-        struct arena scratch;
-        arena_init(&scratch, 1024, (size_t)1024 * 1024);
-        status st = plan_ref_check(ref, clock_wall_us(), &policy, &scratch, &ignored, err);
-        arena_release(&scratch);
-        if (st != ST_OK) return st;
-        if (!same || (ref->size_bytes >= 0 && (size_t)ref->size_bytes != p->plan->bytes))
-            break; /* the source says precisely what differs */
-        p->refs++;
-        p->used = ++h->plan_clock;
-        *out = p->plan;
-        return ST_OK;
-    }
-    struct host_plan *p = plan_slot(h);
-    if (!p)
-        return error_at(err, ST_LIMIT, "PLANS_TOO_MANY", "",
-                        "%d different plans are being carried out already", HOST_PLANS_MAX);
-    p->plan = NULL;
-    status st = plan_source_fetch(&h->source, ref, clock_wall_us(), &p->arena, &p->plan, err);
-    if (st != ST_OK) {
-        p->plan = NULL;
-        arena_release(&p->arena);
-        return st;
-    }
-    memcpy(p->hex, hex, sizeof(hex));
-    p->refs = 1;
-    p->used = ++h->plan_clock;
-    *out = p->plan;
-    return ST_OK;
+    return host_plans_get(h->plans, ref, out, err);
 }
 
 static void port_plan_done(void *context, const struct plan *plan) {
     struct host *h = context;
-    for (size_t i = 0; i < HOST_PLANS_MAX && h->plans[i]; i++) {
-        if (h->plans[i]->plan == plan) h->plans[i]->refs--;
-    }
+    host_plans_done(h->plans, plan);
+}
+
+void host_prefetch(struct host *h, const struct plan_ref *ref, host_fetched done, void *context) {
+    host_plans_prefetch(h->plans, ref, done, context);
 }
 
 /* ---- opening ---- */
@@ -489,13 +434,16 @@ status host_open(uv_loop_t *loop, const struct host_options *options, struct hos
     h->source = (struct plan_source){.plans_folder = joined(h, h->options.data_dir, "/plans"),
                                      .guard = options->guard,
                                      .endpoints = options->endpoints,
-                                     .endpoint_count = options->endpoint_count};
+                                     .endpoint_count = options->endpoint_count,
+                                     .stored = stored_plan,
+                                     .stored_context = h};
     open_handles(h);
     struct local_options local = {.data_dir = h->options.data_dir,
                                   .secrets_dir = h->options.secrets_dir,
                                   .guard = options->guard,
                                   .kill_grace_ms = options->kill_grace_ms};
-    status st = open_store(h, err);
+    status st = host_plans_open(loop, &h->source, &h->plans, err);
+    if (st == ST_OK) st = open_store(h, err);
     if (st == ST_OK) {
         int orphans = local_kill_orphans(h->options.data_dir);
         if (orphans > 0)
@@ -527,10 +475,6 @@ static status do_release(struct ledger *ledger, void *context, struct error *err
 static void on_closed(uv_handle_t *handle) {
     struct host *h = handle->data;
     if (--h->open_handles > 0) return;
-    for (size_t i = 0; i < HOST_PLANS_MAX && h->plans[i]; i++) {
-        arena_release(&h->plans[i]->arena);
-        mem_free(h->plans[i]);
-    }
     while (h->unused) {
         struct host_commit *c = h->unused;
         h->unused = c->next;
@@ -545,6 +489,7 @@ static void on_closed(uv_handle_t *handle) {
 void host_close(struct host *h) {
     if (!h) return;
     h->closing = true;
+    host_plans_halt(h->plans);
     if (h->engine) engine_halt(h->engine);
     while (h->waiting) { /* never submitted, so never acknowledged */
         struct host_commit *c = h->waiting;
@@ -562,6 +507,7 @@ void host_close(struct host *h) {
     }
     executor_close(h->executor);
     engine_close(h->engine);
+    host_plans_close(h->plans);
     ledger_close(h->reader);
     uv_handle_t *handles[] = {(uv_handle_t *)&h->async, (uv_handle_t *)&h->wake,
                               (uv_handle_t *)&h->renew, (uv_handle_t *)&h->poke};

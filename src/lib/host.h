@@ -37,10 +37,17 @@ struct host_options {
 
 enum { HOST_LEASE_MS = 6000, HOST_RENEW_MS = 2000, HOST_SQLITE_LEASE_MS = 30000,
        HOST_SQLITE_RENEW_MS = 10000, HOST_POKE_MS = 250,
-       HOST_PLANS_MAX = 64, RECOVER_LIMIT = 200 };
+       HOST_PLANS_MAX = 64, HOST_FETCHES_MAX = 16, RECOVER_LIMIT = 200 };
 
 MUST_CHECK status host_open(uv_loop_t *loop, const struct host_options *options, struct host **out,
                             struct error *err);
+/* Fetches a remote plan and keeps it, so that a start that follows finds it and the loop never waits
+ * for a network. A plan in the local store, or one that is kept already, is answered at once, before
+ * this returns, and so is a reference that cannot be right. `done` is called on the loop, once, also
+ * when the host closes (ST_RETRY). At most HOST_FETCHES_MAX at a time, then ST_LIMIT with
+ * PLAN_FETCHES_TOO_MANY. Nothing of `ref` is needed afterwards. */
+typedef void (*host_fetched)(void *context, status code, const struct error *err);
+void host_prefetch(struct host *host, const struct plan_ref *ref, host_fetched done, void *context);
 struct engine *host_engine(struct host *host);
 struct ledger *host_reader(struct host *host); /* for queries on the loop's thread */
 struct writer *host_writer(struct host *host);

@@ -9,8 +9,10 @@
 #include "net/client.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -23,11 +25,14 @@ struct transfer {
     struct curl_slist *headers;
     struct buf body;
     bool (*may_connect)(void *context, const uint8_t *address, size_t len);
+    bool (*chunk)(void *context, str bytes);
     void *context;
+    int folder_fd; /* of a Unix socket whose path is too long for its address; or -1 */
     size_t header_bytes;
     CURLcode setup;                  /* the first option that failed */
     bool refused;                    /* an address was */
     bool too_large;                  /* the answer is */
+    bool ended;                      /* by chunk() */
     char shown[SHOWN_BYTES_MAX + 1]; /* the URL in messages: a query may hold a secret */
     char detail[CURL_ERROR_SIZE];
 };
@@ -36,7 +41,9 @@ struct transfer {
 
 static bool may_connect(struct transfer *t, const struct sockaddr *address) {
     bool ok = false;
-    if (address->sa_family == AF_INET) {
+    if (!t->may_connect) {
+        ok = false;
+    } else if (address->sa_family == AF_INET) {
         struct sockaddr_in in;
         memcpy(&in, address, sizeof in);
         ok = t->may_connect(t->context, (const uint8_t *)&in.sin_addr, 4);
@@ -51,7 +58,9 @@ static bool may_connect(struct transfer *t, const struct sockaddr *address) {
 
 static curl_socket_t open_socket(void *context, curlsocktype purpose, struct curl_sockaddr *a) {
     struct transfer *t = context;
-    if (purpose != CURLSOCKTYPE_IPCXN || !may_connect(t, &a->addr)) return CURL_SOCKET_BAD;
+    bool local = a->family == AF_UNIX; /* only ever the path that the request names */
+    if (purpose != CURLSOCKTYPE_IPCXN || (!local && !may_connect(t, &a->addr)))
+        return CURL_SOCKET_BAD;
     return socket(a->family, a->socktype | SOCK_CLOEXEC, a->protocol);
 }
 
@@ -65,18 +74,44 @@ static int before_request(void *context, char *remote, char *local, int remote_p
     UNUSED(local_port);
     uint8_t address[16];
     bool ok =
+        !t->may_connect ||
         (inet_pton(AF_INET, remote, address) == 1 && t->may_connect(t->context, address, 4)) ||
         (inet_pton(AF_INET6, remote, address) == 1 && t->may_connect(t->context, address, 16));
     if (!ok) t->refused = true;
     return ok ? CURL_PREREQFUNC_OK : CURL_PREREQFUNC_ABORT;
 }
 
+static bool give_chunk(struct transfer *t, str bytes) {
+    if (!t->chunk(t->context, bytes)) t->ended = true;
+    return !t->ended;
+}
+
+/* An answer that is a failure is for the caller, not for whoever reads the stream. */
+static bool is_streamed(struct transfer *t) {
+    long code = 0;
+    return t->chunk &&
+           curl->curl_easy_getinfo(t->easy, CURLINFO_RESPONSE_CODE, &code) == CURLE_OK &&
+           code == 200;
+}
+
 static size_t take_body(char *bytes, size_t size, size_t count, void *context) {
     struct transfer *t = context;
     size_t n = size * count;
+    if (is_streamed(t)) return give_chunk(t, str_n(bytes, n)) ? n : CURL_WRITEFUNC_ERROR;
     if (n > t->body.max - t->body.len) t->too_large = true;
     if (!t->too_large) buf_put(&t->body, str_n(bytes, n));
     return t->body.full || t->too_large ? CURL_WRITEFUNC_ERROR : n;
+}
+
+/* libcurl calls it about once a second, and whenever a signal came. */
+static int take_time(void *context, curl_off_t total, curl_off_t now, curl_off_t up_total,
+                     curl_off_t up_now) {
+    struct transfer *t = context;
+    UNUSED(total);
+    UNUSED(now);
+    UNUSED(up_total);
+    UNUSED(up_now);
+    return give_chunk(t, STR("")) ? 0 : 1;
 }
 
 /* libcurl remembers all header lines of an answer, however many there are. */
@@ -236,10 +271,42 @@ static void set_limits(struct transfer *t, const struct client_request *r) {
         set_long(t, CURLOPT_LOW_SPEED_TIME, (long)((r->stall_ms + 999) / 1000));
     }
     /* A length that is announced ends it at once; after HEAD it is only told. */
-    if (t->setup == CURLE_OK && !str_eq(r->method, STR("HEAD"))) {
+    if (t->setup == CURLE_OK && !str_eq(r->method, STR("HEAD")) && !r->chunk) {
         t->setup =
             curl->curl_easy_setopt(t->easy, CURLOPT_MAXFILESIZE_LARGE, (curl_off_t)bytes_max);
     }
+}
+
+static void set_chunk(struct transfer *t) {
+    if (!t->chunk) return;
+    set_ptr(t, CURLOPT_XFERINFODATA, t);
+    set_long(t, CURLOPT_NOPROGRESS, 0);
+    set_long(t, CURLOPT_TCP_KEEPALIVE, 1); /* a stream may be silent for long */
+    if (t->setup == CURLE_OK)
+        t->setup = curl->curl_easy_setopt(t->easy, CURLOPT_XFERINFOFUNCTION, take_time);
+}
+
+/* The address of a Unix socket has room for 107 bytes; a path may be longer. /proc/self/fd names
+ * its folder shortly. */
+static status set_unix(struct transfer *t, str path, struct error *err) {
+    char text[4096];
+    size_t slash = path.len;
+    if (!path.ptr) return ST_OK;
+    t->may_connect = NULL;
+    if (path.len == 0 || path.len >= sizeof text)
+        return bad_request(err, "the path of its Unix socket is empty or too long");
+    memcpy(text, path.ptr, path.len);
+    text[path.len] = 0;
+    while (slash > 0 && text[slash - 1] != '/')
+        slash--;
+    if (path.len >= sizeof(((struct sockaddr_un *)0)->sun_path) && slash > 0) {
+        text[slash - 1] = 0;
+        t->folder_fd = open(text, O_PATH | O_DIRECTORY | O_CLOEXEC);
+        (void)snprintf(text, sizeof text, "/proc/self/fd/%d/%.*s", t->folder_fd,
+                       STR_ARG(str_from(path, slash)));
+    }
+    set_ptr(t, CURLOPT_UNIX_SOCKET_PATH, text);
+    return ST_OK;
 }
 
 static status set_ca_file(struct transfer *t, str path, struct error *err) {
@@ -288,15 +355,18 @@ static void transfer_release(struct transfer *t) {
     if (t->easy) curl->curl_easy_cleanup(t->easy);
     if (t->headers) curl->curl_slist_free_all(t->headers);
     buf_release(&t->body);
+    if (t->folder_fd >= 0) close(t->folder_fd);
 }
 
 /* *t must stay where it is: libcurl has its address. */
 static status transfer_init(struct transfer *t, const struct client_request *r, struct error *err) {
-    ASSERT(r->may_connect != NULL);
+    ASSERT(r->may_connect != NULL || r->unix_path.ptr != NULL);
     memset(t, 0, sizeof *t);
+    t->folder_fd = -1;
     status st = libcurl_load(err);
     if (st != ST_OK) return st;
     t->may_connect = r->may_connect;
+    t->chunk = r->chunk;
     t->context = r->context;
     t->easy = curl->curl_easy_init();
     if (!t->easy) return error_at(err, ST_RETRY, "HTTP_FAILED", "", "HTTP request: out of memory");
@@ -306,6 +376,8 @@ static status transfer_init(struct transfer *t, const struct client_request *r, 
     if (st == ST_OK) st = set_method(t, r, err);
     if (st == ST_OK) st = set_headers(t, r, err);
     if (st == ST_OK) st = set_ca_file(t, r->ca_file, err);
+    if (st == ST_OK) st = set_unix(t, r->unix_path, err);
+    set_chunk(t);
     if (st == ST_OK && t->setup != CURLE_OK) {
         st =
             error_at(err, ST_RETRY, "HTTP_FAILED", "", "could not prepare a request for \"%s\": %s",
@@ -321,7 +393,10 @@ static status transfer_failed(struct transfer *t, CURLcode rc, struct error *err
     status st = ST_RETRY;
     const char *reason = "HTTP_FAILED";
     const char *why = t->detail[0] ? t->detail : curl->curl_easy_strerror(rc);
-    if (rc == CURLE_OPERATION_TIMEDOUT) {
+    if (t->ended) {
+        reason = "HTTP_ENDED";
+        why = "it was ended";
+    } else if (rc == CURLE_OPERATION_TIMEDOUT) {
         reason = "HTTP_TIMEOUT";
     } else if (t->too_large || rc == CURLE_FILESIZE_EXCEEDED) {
         st = ST_LIMIT;

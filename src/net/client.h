@@ -6,8 +6,9 @@
  * time, the bytes of the answer, the requests under way. Only http and https, TLS always verified.
  *
  * Reasons of failure: HTTP_TIMEOUT and HTTP_FAILED (mostly ST_RETRY), HTTP_TOO_LARGE (ST_LIMIT),
- * HTTP_REFUSED_ADDRESS and HTTP_REQUEST_INVALID (ST_INVALID). A status of 400 or 500 is no failure.
- * Threads: client_fetch() from any; a struct client belongs to its loop's thread. */
+ * HTTP_REFUSED_ADDRESS and HTTP_REQUEST_INVALID (ST_INVALID), HTTP_ENDED when chunk() said so. A
+ * status of 400 or 500 is no failure. Threads: client_fetch() from any; a struct client belongs to
+ * its loop's thread. */
 #pragma once
 
 #include <uv.h>
@@ -37,8 +38,10 @@ struct client_request {
     str url;
     const struct client_header *headers;
     size_t header_count;
-    str body; /* STR_NONE: none */
-    /* May a socket connect to this address (4 bytes or 16, network order)? Never NULL. */
+    str body;      /* STR_NONE: none */
+    str unix_path; /* of a Unix socket to connect to, whatever host the URL names; or STR_NONE */
+    /* May a socket connect to this address (4 bytes or 16, network order)? Not asked, and may be
+     * NULL, with unix_path. */
     bool (*may_connect)(void *context, const uint8_t *address, size_t len);
     void *context;
     size_t bytes_max;           /* of the answer's body; 0: CLIENT_BYTES_MAX */
@@ -46,6 +49,10 @@ struct client_request {
     int64_t connect_timeout_ms; /* of look-up, connection, TLS; 0: CLIENT_CONNECT_TIMEOUT_MS */
     int64_t stall_ms;           /* ends it when nothing comes for so long (whole seconds); 0: off */
     str ca_file;                /* certificates to trust; STR_NONE: the system's */
+    /* Takes the body of an answer with status 200 as it comes, instead of response.body, and
+     * without bytes_max; about once a second without any bytes, too. false ends the request
+     * (HTTP_ENDED). Its context is `context`; or NULL. */
+    bool (*chunk)(void *context, str bytes);
 };
 struct client_response {
     int status;

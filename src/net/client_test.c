@@ -1,6 +1,9 @@
 #include "net/client.h"
 
 #include <pthread.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -64,6 +67,14 @@ static bool handle(void *context, int fd, const struct fake_request *request) {
         return false;
     }
     if (str_eq(target, STR("/ok"))) return fake_answer(fd, 200, "", STR("fine"));
+    if (str_eq(target, STR("/stream"))) {
+        bool ok = fake_send(fd, STR("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"));
+        for (int i = 0; i < 5 && ok; i++) {
+            ok = fake_send(fd, STR("5\r\nline\n\r\n"));
+            usleep(10000);
+        }
+        return ok && fake_send(fd, STR("0\r\n\r\n"));
+    }
     return fake_answer(fd, 404, "Content-Type: text/plain\r\n", STR("nothing here"));
 }
 
@@ -605,4 +616,115 @@ TEST(client_survives_an_empty_machine) {
     }
     arena_release(&a);
     fake_server_close(server);
+}
+
+/* ---- streams and Unix sockets ---- */
+
+struct heard {
+    struct buf bytes;
+    int chunks, ticks;
+    size_t enough; /* bytes, then no more */
+};
+
+static bool anybody(void *context, const uint8_t *address, size_t len) {
+    UNUSED(context);
+    UNUSED(address);
+    UNUSED(len);
+    return true;
+}
+
+static bool hear(void *context, str bytes) {
+    struct heard *h = context;
+    buf_put(&h->bytes, bytes);
+    if (bytes.len > 0)
+        h->chunks++;
+    else
+        h->ticks++;
+    return h->bytes.len < h->enough;
+}
+
+TEST(client_gives_the_answer_as_it_comes) {
+    struct fake_server *server = fake_server_open(handle, NULL);
+    struct arena a = arena_make();
+    struct heard heard = {.enough = SIZE_MAX};
+    struct client_response got = {0};
+    struct error err = {0};
+    buf_init(&heard.bytes, 1 << 20);
+    struct client_request request = {.url = url_of(server, "/stream", &a),
+                                     .may_connect = anybody,
+                                     .chunk = hear,
+                                     .context = &heard,
+                                     .bytes_max = 3}; /* which is for what is kept */
+    CHECK(client_fetch(&request, &a, &got, &err) == ST_OK, "%s", err.msg);
+    CHECK(got.status == 200 && got.body.len == 0 && heard.chunks > 1);
+    CHECK(str_eq(buf_str(&heard.bytes), STR("line\nline\nline\nline\nline\n")));
+
+    /* A refusal is not part of the stream. */
+    buf_clear(&heard.bytes);
+    heard.chunks = 0;
+    request.url = url_of(server, "/missing", &a);
+    request.bytes_max = 0;
+    CHECK(client_fetch(&request, &a, &got, &err) == ST_OK, "%s", err.msg);
+    CHECK(got.status == 404 && str_eq(got.body, STR("nothing here")) && heard.chunks == 0);
+
+    /* One that never ends, until it is enough; and one that says nothing. */
+    heard.enough = 1000;
+    request.url = url_of(server, "/endless", &a);
+    CHECK(client_fetch(&request, &a, &got, &err) == ST_RETRY);
+    CHECK(strcmp(err.reason, "HTTP_ENDED") == 0 && heard.bytes.len >= 1000);
+    buf_clear(&heard.bytes);
+    heard.enough = 0;
+    request.url = url_of(server, "/silent", &a);
+    CHECK(client_fetch(&request, &a, &got, &err) == ST_RETRY);
+    CHECK(strcmp(err.reason, "HTTP_ENDED") == 0, "%s", err.msg);
+    buf_release(&heard.bytes);
+    fake_server_close(server);
+    arena_release(&a);
+}
+
+static void *answer_once(void *arg) {
+    int *listener = arg;
+    char text[4096];
+    int fd = accept4(*listener, NULL, NULL, SOCK_CLOEXEC);
+    if (fd < 0) return NULL;
+    (void)!read(fd, text, sizeof(text));
+    (void)fake_answer(fd, 200, "", STR("from the socket"));
+    close(fd);
+    return NULL;
+}
+
+/* Also where the path is longer than a socket's address. */
+TEST(client_talks_to_a_unix_socket) {
+    char folder[] = "/tmp/cairn-client-XXXXXX";
+    char deep[400];
+    char path[500];
+    CHECK(mkdtemp(folder) != NULL);
+    for (int i = 0; i < 2; i++) {
+        struct arena a = arena_make();
+        struct client_response got = {0};
+        struct error err = {0};
+        struct sockaddr_un address = {.sun_family = AF_UNIX};
+        pthread_t thread;
+        snprintf(deep, sizeof(deep), "%s/%s", folder, i == 0 ? "short" : "");
+        if (i == 1) memset(deep + strlen(deep), 'x', 150);
+        deep[i == 1 ? strlen(folder) + 151 : strlen(deep)] = 0;
+        CHECK(mkdir(deep, 0700) == 0 && chdir(deep) == 0);
+        snprintf(path, sizeof(path), "%s/socket", deep);
+        snprintf(address.sun_path, sizeof(address.sun_path), "socket"); /* from where we stand */
+        int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        CHECK(bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0 && listen(fd, 1) == 0);
+        CHECK(chdir("/") == 0);
+        CHECK(pthread_create(&thread, NULL, answer_once, &fd) == 0);
+        struct client_request request = {.url = STR("http://localhost/x"),
+                                         .unix_path = str_c(path)};
+        CHECK(client_fetch(&request, &a, &got, &err) == ST_OK, "%s", err.msg);
+        CHECK(got.status == 200 && str_eq(got.body, STR("from the socket")));
+        pthread_join(thread, NULL);
+        close(fd);
+        CHECK(client_fetch(&request, &a, &got, &err) == ST_RETRY);
+        CHECK(strcmp(err.reason, "HTTP_FAILED") == 0, "%s", err.msg);
+        CHECK(unlink(path) == 0 && rmdir(deep) == 0);
+        arena_release(&a);
+    }
+    CHECK(rmdir(folder) == 0);
 }

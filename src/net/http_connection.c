@@ -13,11 +13,18 @@ void http_connection_leave(struct http_connection *c) {
     c->next = c->prev = NULL;
 }
 
+/* What the client (or our kernel for it) has taken. What waits for it says nothing: more of that
+ * may have come meanwhile. */
+static uint64_t taken(const struct http_connection *c) {
+    return c->given - http_connection_unsent(c);
+}
+
 static void enter(struct http_connection *c, enum http_wait wait) {
     struct http_list *list = &c->server->waiting[wait];
+    if (wait != c->wait) c->quiet = 0;
     c->wait = wait;
     c->deadline_ms = (int64_t)uv_now(c->server->loop) + c->server->wait_ms[wait];
-    c->unsent_seen = http_connection_unsent(c);
+    c->taken_seen = taken(c);
     c->prev = list->last;
     c->next = NULL;
     *(list->last ? &list->last->next : &list->first) = c;
@@ -106,8 +113,9 @@ void http_connection_expire(struct http_connection *c) {
         http_connection_refuse(c, HTTP_TIMEOUT_BODY, "the body did not come in time");
         break;
     case WAIT_WRITE:
-        if (http_connection_unsent(c) != c->unsent_seen) {
-            http_connection_wait(c, WAIT_WRITE); /* slow, but not dead */
+        c->quiet = taken(c) == c->taken_seen ? c->quiet + 1 : 0;
+        if (c->quiet < HTTP_STALL_LOOKS) {
+            http_connection_wait(c, WAIT_WRITE); /* slow, but perhaps not dead */
         } else {
             s->stats.stalled_total++;
             http_connection_close(c);

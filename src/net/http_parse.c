@@ -372,11 +372,29 @@ static void head_execute(struct http_parser *p) {
     }
 }
 
+/* How many bytes from `n` on are plainly part of a header line, within `bytes` and the limit: what
+ * head_byte() has nothing to say about. Most of a head is that. */
+static size_t plain_bytes(const struct http_parser *p, str bytes, size_t n) {
+    size_t at = p->head_len + n;
+    if (p->lines == 0 || p->after_cr || at == p->line_start) return 0;
+    size_t room = p->options->header_bytes_max - (at - p->first_line_len);
+    size_t end = bytes.len - n < room ? bytes.len : n + room;
+    size_t from = n;
+    while (n < end) {
+        unsigned char c = (unsigned char)bytes.ptr[n];
+        if (c < 0x20 || c == 0x7f) break;
+        n++;
+    }
+    return n - from;
+}
+
 /* Takes bytes up to the end of a line or of `bytes`. */
 static size_t head_feed(struct http_parser *p, str bytes) {
     size_t n = 0;
     bool ended = false;
     while (n < bytes.len && !ended) {
+        n += plain_bytes(p, bytes, n);
+        if (n == bytes.len) break;
         size_t at = p->head_len + n;
         char c = bytes.ptr[n++];
         if (head_byte(p, c, at) != 0) return n;

@@ -3,6 +3,8 @@
 #include "net/http_parse.h"
 #include "net/server_impl.h"
 
+enum { BODY_COPIED_MAX = 4096 }; /* is sent in one piece with its head, which is cheaper than two */
+
 /* --- The head ------------------------------------------------------------------------------------
  */
 
@@ -68,8 +70,15 @@ static bool send_answer(struct http_connection *c, str body, bool last) {
         http_connection_close(c);
         return false;
     }
+    size_t head_len = out->len;
+    if (body.len > 0 && body.len <= BODY_COPIED_MAX) buf_put(out, body);
+    bool one_piece = !out->full && (body.len == 0 || out->len > head_len);
+    if (!one_piece) { /* too long, or no memory for the copy */
+        out->len = head_len;
+        out->full = false;
+    }
     uv_buf_t bufs[2] = {borrow(buf_str(out)), borrow(body)};
-    return http_connection_write(c, bufs, body.len > 0 ? 2 : 1);
+    return http_connection_write(c, bufs, one_piece ? 1 : 2);
 }
 
 /* --- Whole answers -------------------------------------------------------------------------------

@@ -48,6 +48,7 @@ bool http_connection_write_raw(struct http_connection *c, const uv_buf_t *bufs, 
         total += bufs[i].len;
     if (total == 0) return true;
     c->server->stats.bytes_out_total += total;
+    c->given += total;
     size_t sent = 0;
     if (http_connection_unsent(c) == 0) {
         int n = uv_try_write(&c->uv.stream, bufs, count);

@@ -121,7 +121,7 @@ status http_server_open(uv_loop_t *loop, const struct http_options *options, htt
     s->wait_ms[WAIT_IDLE] = s->options.idle_ms;
     s->wait_ms[WAIT_HEAD] = s->options.head_ms;
     s->wait_ms[WAIT_BODY] = s->options.body_ms;
-    s->wait_ms[WAIT_WRITE] = s->options.write_stall_ms;
+    s->wait_ms[WAIT_WRITE] = (s->options.write_stall_ms + HTTP_STALL_LOOKS - 1) / HTTP_STALL_LOOKS;
     s->wait_ms[WAIT_LINGER] = s->options.linger_ms;
     uint8_t seed[6];
     random_bytes(seed, sizeof(seed));

@@ -28,6 +28,7 @@ enum {
     HTTP_PROBLEM_MAX = 4096,                 /* body of an answer that the server gives by itself */
     HTTP_LINGER_BYTES_MAX = 4 * 1024 * 1024, /* thrown away before a connection ends */
     HTTP_SWEEP_MS = 500,
+    HTTP_STALL_LOOKS = 4, /* a client that took nothing in as many looks in a row is ended */
     HTTP_REMOTE_MAX = 48, /* an IPv6 address with zone */
     HTTP_LISTEN_BACKLOG = 1024,
     HTTP_LISTENERS_MAX = 16,
@@ -56,7 +57,9 @@ struct http_connection {
     struct http_connection *next, *prev;
     enum http_wait wait;
     int64_t deadline_ms;
-    size_t unsent_seen;             /* when the wait for the client began */
+    uint64_t given;                 /* bytes to be sent so far */
+    uint64_t taken_seen;            /* of these by the client, when it was last looked at */
+    int quiet;                      /* looks at it in a row that found nothing taken */
     struct http_exchange *exchange; /* being parsed, or with the handler */
     SSL *ssl;                       /* NULL: plain */
     char *backlog;                  /* bytes that came while a request was being answered */

@@ -363,6 +363,29 @@ TEST(http_server_ends_a_reader_that_takes_nothing) {
     fixture_close(f);
 }
 
+/* More to take is no sign of life. */
+TEST(http_server_ends_a_reader_that_takes_nothing_of_more_and_more) {
+    struct http_options options = {.write_stall_ms = 200, .unsent_max = (size_t)64 * 1024 * 1024};
+    struct fixture *f = fixture_open(&options);
+    struct peer c;
+    f->hold = true;
+    peer_open(f, &c);
+    CHECK(peer_send(f, &c, GET("/")) && fixture_until(f, &f->held_count, 1));
+    size_t size = (size_t)32 * 1024 * 1024;
+    char *large = mem_alloc(size);
+    http_stream_begin(f->held[0], 200, NULL, 0);
+    CHECK(http_stream_write(f->held[0], str_n(large, size)));
+    mem_free(large);
+    for (int i = 0; i < 60 && stats_of(f).connections > 0; i++) {
+        (void)http_stream_write(f->held[0], STR("more"));
+        fixture_wait(f, 25);
+    }
+    CHECK(stats_of(f).stalled_total == 1 && stats_of(f).connections == 0);
+    http_stream_end(f->held[0]);
+    peer_end(&c);
+    fixture_close(f);
+}
+
 /* --- Sockets -------------------------------------------------------------------------------------
  */
 

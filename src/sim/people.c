@@ -5,6 +5,7 @@
 #include "sim/impl.h"
 
 enum { SIGNAL_ID_MAX = 32 };
+static const struct append_rider rider; /* how many there are is all that the store looks at */
 enum operation { OP_START, OP_SIGNAL, OP_TASK };
 
 struct sim_op { /* one request on its way through an engine */
@@ -68,6 +69,19 @@ static void start_done(void *context, status code, const struct error *err) {
         sim_world_break(w, "acknowledged-start-is-stored", "%s is not there", op->run->run_id);
 }
 
+static void signal_done(void *context, status code, const struct error *err);
+
+/* A cancel on the heels of its start, which may not be stored yet. */
+static void change_mind(struct world *w, struct sim_node *n, struct sim_run *run) {
+    struct signal s = {.name = STR("CANCEL"), .signal_id = STR("changed-mind")};
+    if (w->calm || !sim_rng_chance(&w->rng, 8)) return;
+    struct sim_op *op = op_new(w, OP_SIGNAL, run);
+    op->signal = signal_uuid(str_c(run->run_id), s.signal_id);
+    op->signal_kind = SIGNAL_CANCEL;
+    sim_world_trace(w, "client cancels %s at once", run->run_id);
+    engine_signal(n->engine, str_c(run->run_id), &s, STR("client"), &rider, signal_done, op);
+}
+
 void sim_client_start(struct world *w, struct sim_run *run) {
     struct sim_node *n = some_node(w);
     bool once_more = run->start_acked && !w->calm && sim_rng_chance(&w->rng, 200);
@@ -91,9 +105,11 @@ void sim_client_start(struct world *w, struct sim_run *run) {
                                     .run_id = str_c(run->run_id),
                                     .adapter = STR("local"),
                                     .actor = STR("client"),
-                                    .approval = run->approval};
+                                    .approval = run->approval,
+                                    .riders = &rider};
     char id[256 + 1];
     engine_start(n->engine, &request, id, start_done, op_new(w, OP_START, run));
+    change_mind(w, n, run);
 }
 
 /* ---- signals ---- */
@@ -136,7 +152,7 @@ static void send_signal(struct world *w, struct sim_run *run, struct signal *s, 
     struct sim_op *op = op_new(w, OP_SIGNAL, run);
     op->signal = signal_uuid(str_c(run->run_id), s->signal_id);
     op->signal_kind = s->kind;
-    engine_signal(n->engine, str_c(run->run_id), s, STR("operator"), signal_done, op);
+    engine_signal(n->engine, str_c(run->run_id), s, STR("operator"), &rider, signal_done, op);
 }
 
 static void new_signal_id(struct sim_run *run, char out[SIGNAL_ID_MAX]) {
@@ -205,7 +221,7 @@ static void care_signal(struct world *w, struct sim_run *run, str name, str step
     op->signal = signal_uuid(str_c(run->run_id), s.signal_id);
     op->signal_kind = signal_kind_of(name);
     sim_world_trace(w, "care sends %.*s %.*s to %s", STR_ARG(name), STR_ARG(step_id), run->run_id);
-    engine_signal(n->engine, str_c(run->run_id), &s, STR("care"), signal_done, op);
+    engine_signal(n->engine, str_c(run->run_id), &s, STR("care"), &rider, signal_done, op);
 }
 
 static bool care_for(struct world *w, struct sim_run *run) {
@@ -434,7 +450,7 @@ void sim_worker_task(struct world *w, struct sim_task *t) {
     op->task = t;
     engine_task_done(n->engine, &ref, t->ok, t->ok ? str_c(output) : STR_NONE,
                      t->ok ? STR_NONE : STR("WORKER_FAILED"),
-                     t->ok ? STR_NONE : STR("it did not work"), task_done, op);
+                     t->ok ? STR_NONE : STR("it did not work"), STR("worker"), task_done, op);
 }
 
 /* ---- beginning and calm ---- */

@@ -176,6 +176,27 @@ static void check_all(struct world *w, struct sim_node *node, struct sim_run *ru
     }
 }
 
+/* Everybody who asks a node for something sends a rider along: what is stored of the one must be
+ * stored of the other. */
+static void check_riders(struct world *w, const struct sim_node *node, const struct sim_run *run,
+                         const struct append_request *req) {
+    size_t asked = 0;
+    size_t riders = 0;
+    for (size_t i = 0; i < req->count; i++)
+        asked += req->items[i].event.type == EVENT_SIGNAL_RECEIVED;
+    for (const struct append_rider *r = req->riders; r; r = r->next)
+        riders++;
+    if (node && asked != riders)
+        sim_world_break(w, "riders-travel-with-their-news", "%s: %zu were asked, %zu came along",
+                        run->run_id, asked, riders);
+}
+
+/* As if another process had written to the run since the node read it. */
+static bool has_moved(struct world *w, const struct sim_node *node, const struct sim_run *run) {
+    if (!node || !run->exists || w->calm || w->closing) return false;
+    return sim_rng_chance(&w->rng, w->rates.commit_fails / 2);
+}
+
 status sim_store_append(struct world *w, struct sim_node *node, struct append_request *req,
                         int64_t decided) {
     struct error why = {0};
@@ -188,6 +209,12 @@ status sim_store_append(struct world *w, struct sim_node *node, struct append_re
         error_at(&why, ST_CONFLICT, "LEASE_LOST", "", "another node has taken over");
         refuse_all(req, &why);
         sim_world_trace(w, "%s %s: fenced", node ? node->name : "outside", run->run_id);
+        return ST_OK;
+    }
+    if (has_moved(w, node, run)) {
+        error_at(&why, ST_CONFLICT, "RUN_MOVED", "", "another process wrote to the run");
+        refuse_all(req, &why);
+        sim_world_fault(w, "%s: %s has moved", node->name, run->run_id);
         return ST_OK;
     }
     struct landing l = {.w = w, .run = run, .node = node};
@@ -209,6 +236,7 @@ status sim_store_append(struct world *w, struct sim_node *node, struct append_re
         return ST_OK;
     }
     bool added = l.added > 0;
+    check_riders(w, node, run, req);
     arena_reset(&w->scratch);
     if (!added) return ST_OK; /* all duplicates: it was done then */
     claim(w, run, c);

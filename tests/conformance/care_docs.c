@@ -4,6 +4,7 @@
 
 #include "base/os.h"
 #include "conformance/canon_helper.h"
+#include "ledger/access.h"
 
 /* The runs that the page speaks of. */
 static void fill(struct canon *c) {
@@ -30,6 +31,15 @@ static void fill(struct canon *c) {
     canon_put(c, canon_event("RunFailed", "orders-2", NULL, 1));
     canon_put(c, canon_event("RunPaused", "orders-2", NULL, 1));  /* too late: an alert */
     canon_put(c, canon_event("RunStarted", "orders-3", NULL, 1)); /* stays open */
+    struct audit_entry audit = {.tenant_id = STR("acme"),
+                                .actor = STR("alice"),
+                                .action = STR("run.signal"),
+                                .target = STR("orders-2"),
+                                .run_id = STR("orders-2"),
+                                .outcome = STR("done"),
+                                .reason = STR("stuck")};
+    struct append_rider rider = {.audit = &audit};
+    CHECK(access_ride(c->ledger, &rider, &err) == ST_OK, "%s", err.msg);
 }
 
 /* The next block between "```sql" and "```", without its semicolon. */
@@ -101,8 +111,8 @@ static void check_columns(struct canon *c, str page, const char *view) {
 
 TEST_DB(care_every_column_is_in_the_manual) {
     static const char *const views[] = {
-        "run_events", "orchestration_events", "runs",          "steps",
-        "alerts",     "run_checkpoints",      "provider_refs", "tenants"};
+        "run_events",      "orchestration_events", "runs",    "steps", "alerts",
+        "run_checkpoints", "provider_refs",        "tenants", "audit"};
     struct canon c;
     struct error err = {0};
     str page;

@@ -1,6 +1,7 @@
 /* Every n-th call of the database and every n-th allocation fails: no crash, no false
  * acknowledgement, nothing twice, and the handle works on. */
 #include "conformance/canon_helper.h"
+#include "ledger/access.h"
 
 enum { ITEMS = 9 };
 
@@ -28,8 +29,16 @@ static void make_items(int64_t n, const char *kind, struct append_item items[ITE
 
 static status append_items(struct canon *c, struct append_item items[ITEMS],
                            struct append_result results[ITEMS], struct error *err) {
+    struct receipt receipt = {
+        .scope = STR("alice"), .key = items[0].event.run_id, .http_status = 201, .body = STR("{}")};
+    struct audit_entry audit = {.tenant_id = items[0].event.tenant_id,
+                                .action = STR("run.start"),
+                                .outcome = STR("done"),
+                                .reason = STR("bytes \xff that are no text"),
+                                .run_id = items[0].event.run_id};
+    struct append_rider rider = {.receipt = &receipt, .audit = &audit};
     struct append_request req = {
-        .items = items, .count = ITEMS, .results = results, .arena = &c->arena};
+        .items = items, .count = ITEMS, .results = results, .arena = &c->arena, .riders = &rider};
     struct append_request *reqs[] = {&req};
     return ledger_append(c->ledger, reqs, 1, err);
 }
@@ -58,6 +67,20 @@ static int64_t stored_events(struct canon *reader, const struct append_item *ite
                                STR_ARG(item->event.run_id)));
 }
 
+/* Riders are there as often as their events were acknowledged or found again: never without them.
+ */
+static void check_riders(struct canon *reader, const struct append_item *item, int64_t want) {
+    str run = item->event.run_id;
+    int64_t receipts =
+        canon_int(reader, canon_fmt("SELECT COUNT(*) FROM api_receipt WHERE key ="
+                                    " {sqlite:CAST('%.*s' AS BLOB)}{postgres:'%.*s'::bytea}",
+                                    STR_ARG(run), STR_ARG(run)));
+    int64_t audits = canon_int(
+        reader, canon_fmt("SELECT COUNT(*) FROM audit WHERE run_id = '%.*s'", STR_ARG(run)));
+    CHECK(receipts == want && audits == want, "%lld receipts, %lld audit records, not %lld",
+          (long long)receipts, (long long)audits, (long long)want);
+}
+
 /* One round: a failing try, then the same again. false when nothing failed. */
 static bool append_with_fault(struct canon *c, struct canon *reader, int64_t n, bool after) {
     struct append_item items[ITEMS];
@@ -71,11 +94,13 @@ static bool append_with_fault(struct canon *c, struct canon *reader, int64_t n, 
     int64_t stored = stored_events(reader, &items[0]);
     CHECK(failed ? stored == 0 || (after && stored == 7) : stored == 7, "call %lld: %lld events",
           (long long)n, (long long)stored);
+    check_riders(reader, &items[0], stored == 7);
     if (failed) {
         CHECK(append_items(c, items, results, &err) == ST_OK, "call %lld: %s", (long long)n,
               err.msg);
         CHECK(results[0].duplicate ==
               (stored == 7)); /* what had landed comes back as a duplicate, and nothing else does */
+        check_riders(reader, &items[0], stored == 7 ? 2 : 1);
     }
     check_results(results, failed);
     CHECK(stored_events(reader, &items[0]) == 7, "call %lld", (long long)n);
@@ -117,6 +142,7 @@ static bool append_without_memory(struct canon *c, struct canon *reader, int64_t
     int64_t stored = stored_events(reader, &items[0]);
     CHECK(stored == (st == ST_OK ? 7 : 0), "allocation %lld: %lld events", (long long)n,
           (long long)stored);
+    check_riders(reader, &items[0], st == ST_OK);
     bool again = st != ST_OK;
     if (again)
         CHECK(append_items(c, items, results, &err) == ST_OK, "allocation %lld: %s", (long long)n,
@@ -185,8 +211,8 @@ static status ask_provider(struct canon *c, struct error *err) {
 static status ask_runs(struct canon *c, struct error *err) {
     struct run_info *runs;
     size_t count;
-    return ledger_list_runs(c->ledger, &(struct run_filter){.status = -1}, 10, &c->arena, &runs,
-                            &count, err);
+    return ledger_list_runs(c->ledger, &(struct run_filter){0}, 10, &c->arena, &runs, &count, NULL,
+                            err);
 }
 static status ask_events(struct canon *c, struct error *err) {
     struct event_page page;
@@ -221,7 +247,41 @@ static status ask_replay(struct canon *c, struct error *err) {
 static status ask_alerts(struct canon *c, struct error *err) {
     struct alert *alerts;
     size_t count;
-    return ledger_list_alerts(c->ledger, STR_NONE, 0, 0, 10, &c->arena, &alerts, &count, err);
+    return ledger_list_alerts(c->ledger, STR_NONE, STR_NONE, 0, 0, 10, &c->arena, &alerts, &count,
+                              err);
+}
+static status ask_receipt(struct canon *c, struct error *err) {
+    struct receipt receipt;
+    status st = receipt_find(c->ledger, STR("alice"), STR("k"), &c->arena, &receipt, err);
+    return st == ST_NOT_FOUND ? ST_OK : st;
+}
+static status ask_audit(struct canon *c, struct error *err) {
+    struct audit_entry *list;
+    size_t count;
+    return audit_list(c->ledger, STR("acme"), 0, 10, &c->arena, &list, &count, err);
+}
+static status ask_keys(struct canon *c, struct error *err) {
+    struct api_key *list;
+    size_t count;
+    return api_key_list(c->ledger, STR_NONE, STR_NONE, 10, &c->arena, &list, &count, err);
+}
+static status ask_use(struct canon *c, struct error *err) {
+    struct key_use use = {.us = 1};
+    memset(use.key_id, 'a', sizeof(use.key_id));
+    return api_keys_used(c->ledger, &use, 1, err);
+}
+static status ask_plan(struct canon *c, struct error *err) {
+    static const uint8_t hash[SHA256_LEN] = {1};
+    struct audit_entry audit = {.action = STR("plan.put"), .outcome = STR("done")};
+    struct append_rider rider = {.audit = &audit};
+    bool existed;
+    str bytes;
+    status st = access_plan_put(c->ledger, STR("acme"), hash, STR("{}"), &rider, &existed, err);
+    return st == ST_OK ? access_plan_get(c->ledger, STR("acme"), hash, &c->arena, &bytes, err) : st;
+}
+static status ask_sweep(struct canon *c, struct error *err) {
+    bool more;
+    return receipt_sweep(c->ledger, 10, &more, err);
 }
 static status ask_stats(struct canon *c, struct error *err) {
     struct ledger_stats stats;
@@ -257,6 +317,12 @@ static const struct {
                  {"replay", ask_replay, false},
                  {"alerts", ask_alerts, false},
                  {"stats", ask_stats, false},
+                 {"receipt", ask_receipt, false},
+                 {"audit", ask_audit, false},
+                 {"keys", ask_keys, false},
+                 {"use", ask_use, false},
+                 {"plan", ask_plan, false},
+                 {"sweep", ask_sweep, false},
                  {"checkpoint", ask_checkpoint, false},
                  {"verify", ask_verify, true},
                  {"rebuild", ask_rebuild, true}};

@@ -25,7 +25,7 @@ static void on_tasks(void *context, const struct task *tasks, size_t count) {
         t->ref.step_id = arena_str(arena, t->ref.step_id);
         t->input = arena_str(arena, t->input);
         t->queue = arena_str(arena, t->queue);
-        t->tenant_id = arena_str(arena, t->tenant_id);
+        t->tenant_id = t->ref.tenant_id = arena_str(arena, t->tenant_id);
     }
 }
 
@@ -72,7 +72,7 @@ static struct told answer(struct bed *bed, const struct task_ref *ref, bool ok, 
                           const char *code) {
     struct told *t = ARENA_NEW(&bed->arena, struct told);
     engine_task_done(host_engine(bed->host), ref, ok, str_c(output), str_c(code),
-                     code ? STR("sorry") : STR_NONE, on_told, t);
+                     code ? STR("sorry") : STR_NONE, STR_NONE, on_told, t);
     while (!t->there)
         bed_turn(bed, 5);
     return *t;

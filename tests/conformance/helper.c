@@ -239,8 +239,8 @@ int64_t conf_events(struct conf *c) { return conf_int(c, "SELECT COUNT(*) FROM l
 size_t conf_alerts(struct conf *c, const char *run, struct alert **alerts) {
     size_t count = 0;
     struct error err = {0};
-    status st = ledger_list_alerts(c->ledger, str_c(run), 0, 0, PAGE_EVENTS_MAX, &c->arena, alerts,
-                                   &count, &err);
+    status st = ledger_list_alerts(c->ledger, STR_NONE, str_c(run), 0, 0, PAGE_EVENTS_MAX,
+                                   &c->arena, alerts, &count, &err);
     CHECK(st == ST_OK, "%s", err.msg);
     return count;
 }

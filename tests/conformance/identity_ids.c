@@ -117,8 +117,8 @@ static void check_list(struct canon *c, struct run_filter filter, const char *wa
     struct buf b;
     char mem[256];
     buf_init_fixed(&b, mem, sizeof(mem));
-    CHECK(ledger_list_runs(c->ledger, &filter, 100, &c->arena, &runs, &count, &err) == ST_OK, "%s",
-          err.msg);
+    CHECK(ledger_list_runs(c->ledger, &filter, 100, &c->arena, &runs, &count, NULL, &err) == ST_OK,
+          "%s", err.msg);
     for (size_t i = 0; i < count; i++)
         buf_printf(&b, "%.*s ", STR_ARG(runs[i].run_id));
     CHECK(canon_str_is(buf_str(&b), want), "%.*s, not %s", STR_ARG(buf_str(&b)), want);
@@ -133,21 +133,18 @@ TEST_DB(identity_runs_by_tenant_and_project) {
     canon_put(&c, event_of("acme", "bank", "RunStarted", "b1"));
     canon_put(&c, event_of("acme", "shop", "RunStarted", "a2"));
     canon_put(&c, event_of("globex", "shop", "RunStarted", "g1"));
-    check_list(
-        &c, (struct run_filter){.tenant_id = STR("acme"), .project_id = STR("shop"), .status = -1},
-        "a2 a1 ");
-    check_list(&c, (struct run_filter){.tenant_id = STR("acme"), .status = -1}, "a2 b1 a1 ");
-    check_list(
-        &c,
-        (struct run_filter){.tenant_id = STR("globex"), .project_id = STR("bank"), .status = -1},
-        "");
+    check_list(&c, (struct run_filter){.tenant_id = STR("acme"), .project_id = STR("shop")},
+               "a2 a1 ");
+    check_list(&c, (struct run_filter){.tenant_id = STR("acme")}, "a2 b1 a1 ");
+    check_list(&c, (struct run_filter){.tenant_id = STR("globex"), .project_id = STR("bank")}, "");
     check_list(&c,
-               (struct run_filter){
-                   .environment_id = STR("dev"), .plan_id = STR("orders"), .status = RUN_RUNNING},
+               (struct run_filter){.environment_id = STR("dev"),
+                                   .plan_id = STR("orders"),
+                                   .statuses = 1U << RUN_RUNNING},
                "g1 a2 b1 a1 ");
-    check_list(&c, (struct run_filter){.environment_id = STR("prod"), .status = -1}, "");
-    check_list(&c, (struct run_filter){.status = RUN_COMPLETED}, "");
-    check_list(&c, (struct run_filter){.status = -1, .only_inconsistent = true}, "");
+    check_list(&c, (struct run_filter){.environment_id = STR("prod")}, "");
+    check_list(&c, (struct run_filter){.statuses = 1U << RUN_COMPLETED}, "");
+    check_list(&c, (struct run_filter){.only_inconsistent = true}, "");
     CHECK(canon_int(&c,
                     "SELECT COUNT(*) FROM runs WHERE tenant_id = 'acme' AND project_id = 'shop'") ==
           2);

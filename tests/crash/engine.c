@@ -90,7 +90,7 @@ static void got_tasks(void *context, const struct task *tasks, size_t count) {
         int times = random_chance(&l->rng, 10) ? 2 : 1;
         for (int k = 0; k < times; k++)
             engine_task_done(host_engine(l->host), &tasks[i].ref, true, STR("{\"twice\":14}"),
-                             STR_NONE, STR_NONE, task_told, NULL);
+                             STR_NONE, STR_NONE, STR_NONE, task_told, NULL);
     }
 }
 

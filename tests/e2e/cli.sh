@@ -64,7 +64,7 @@ test_manual_and_docs_name_every_command_and_option() {
         done | sort -u | while read -r option; do
             grep -q -- "$option" text || fail "$file does not mention $option"
         done
-        for code in 0 1 2 3 4 5 6 8 10 11 70 130; do
+        for code in 0 1 2 3 4 5 6 7 8 10 11 70 130; do
             grep -qE "(^|[^0-9])$code([^0-9]|$)" text || fail "$file does not mention exit code $code"
         done
     done
@@ -88,7 +88,7 @@ test_wrong_usage_is_named_precisely() {
     refused 2 'give one of them' "$cairn" run list --data a --db postgresql://b
     refused 2 '--db must begin with postgresql://' "$cairn" run list --db b
     refused 2 '--output must be table, json or ndjson' "$cairn" run list -o xml
-    refused 2 'bash only' "$cairn" completion fish
+    refused 2 'bash, zsh and fish' "$cairn" completion tcsh
 }
 
 test_options_may_stand_anywhere() {
@@ -263,6 +263,15 @@ test_completion_knows_commands_and_options() {
     holds "$(complete_words cairn ledger append --v)" "--validation"
     same "$(complete_words cairn ledger append --validation re)" "reject record"
     same "$(complete_words cairn run list -o n)" ndjson
+    "$cairn" completion zsh >zsh
+    "$cairn" completion fish >fish
+    same "$(head -1 zsh)" "#compdef cairn"
+    command_names | while read -r command; do
+        grep -qF "\"$command" zsh || fail "zsh does not know $command"
+        grep -qF "__cairn_at $command'" fish || fail "fish does not know $command"
+    done
+    if command -v zsh >/dev/null; then zsh -n zsh; fi
+    if command -v fish >/dev/null; then fish -n fish; fi
 }
 
 test_the_example_is_what_its_script_makes() {

@@ -140,7 +140,7 @@ test_two_processes_on_one_folder() {
     status_is long RUNNING
     wait $pid
     same "$(jq -r '.steps[0].output' long.out)" long
-    [ ! -e data/control.sock ] || fail "the socket is still there"
+    [ ! -e data/cairn.sock ] || fail "the socket is still there"
 }
 
 # The process that had the folder ends first: whoever watched goes on.
@@ -179,8 +179,8 @@ test_a_long_path_has_a_socket_too() {
     local deep=$PWD/$(printf 'd%.0s' {1..90})/$(printf 'e%.0s' {1..90})
     plan p "$(sh_step a 'sleep 0.6')"
     "$cairn" run p.json --data "$deep" --run-id p -q >/dev/null &
-    until_true test -S "$deep/control.sock"
-    same "$(stat -c %a "$deep/control.sock")" 600
+    until_true test -S "$deep/cairn.sock"
+    same "$(stat -c %a "$deep/cairn.sock")" 600
     "$cairn" run cancel p --data "$deep" || true
     wait || true
 }

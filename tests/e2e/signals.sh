@@ -2,9 +2,13 @@
 # Telling a run what to do, from another process; cairn serve.
 . "$(dirname "$0")/lib/e2e.sh"
 . "$(dirname "$0")/lib/engine.sh"
+. "$(dirname "$0")/lib/server.sh"
 
-ask() { # one request to the control socket, one answer
-    perl -MIO::Socket::UNIX -e 'my $s = IO::Socket::UNIX->new(Peer => "data/control.sock") or die "no socket: $!"; print $s "$ARGV[0]\n"; print scalar <$s>' "$1"
+ask() { # METHOD PATH [JSON]: one request on the socket in the data folder
+    local folder=data
+    [ "$store_kind" = sqlite ] || folder=folder
+    curl -sS --max-time 60 --unix-socket $folder/cairn.sock -X "$1" -H 'Content-Type: application/json' \
+        ${3:+--data-binary "$3"} "http://localhost$2"
 }
 
 db_test_cancel_ends_with_11() {
@@ -159,41 +163,44 @@ test_resume_all() {
 }
 
 test_serve_carries_out_what_others_start() {
-    r_exec serve 2>log &
+    need curl
+    r_exec serve --listen 127.0.0.1:0 2>log &
     local pid=$!
-    until_true grep -qE '^cairn [0-9.]+ ready: ledger .*, 0 open runs$' log
+    until_true grep -qE '^cairn [0-9.]+ ready: ledger .*, node local, 0 open runs, listening on http://127.0.0.1:[0-9]+ ' log
     plan p "$(sh_step a 'echo by the server')"
     same "$(r run p.json --run-id p -q -o json | jq -r '.steps[0].output')" "by the server"
     local ref
     ref=$(c plan put p.json)
-    same "$(ask "{\"op\":\"start\",\"planRef\":$ref,\"tenantId\":\"t\",\"projectId\":\"p\",\"environmentId\":\"e\",\"runId\":\"direct\"}")" '{"ok":true,"runId":"direct"}'
+    same "$(ask POST /v1/runs "{\"planRef\":$ref,\"context\":{\"tenantId\":\"t\",\"runId\":\"direct\"}}" | jq -r .runId)" direct
     until_true status_is direct COMPLETED
-    same "$(ask '{"op":"status"}' | jq -c '[.ok,.pid]')" "[true,$pid]"
-    exits 4 r serve 2>err
+    same "$(ask GET /v1/admin/status | jq -c '[.node,.pid]')" "[\"local\",$pid]"
+    exits 4 r serve --listen 127.0.0.1:0 2>err
     holds "$(cat err)" FOLDER_IN_USE
     kill -TERM $pid
     ends_with 0 $pid
-    [ ! -e data/control.sock ]
+    [ ! -e data/cairn.sock ]
 }
 
 test_a_worker_takes_tasks_through_the_socket() {
+    need curl
     plan p "$(step t task ',"queue":"resize","input":{"file":"{{ parameters.file }}"}'),$(sh_step a 'echo {{ steps.t.output.size }}' ',"dependsOn":["t"]')"
     r_exec run p.json --run-id t --input file=cat.png -q -o json >out &
     local pid=$! task
     until_true step_is t t RUNNING
-    same "$(ask '{"op":"poll","tenantId":"default","queue":"other","worker":"w","leaseMs":5000,"waitMs":10}')" '{"ok":true,"tasks":[]}'
-    task=$(ask '{"op":"poll","tenantId":"default","queue":"resize","worker":"w","leaseMs":5000,"waitMs":2000}')
-    same "$(jq -c '.tasks[0] | [.runId,.stepId,.attempt,.lease,.input.file]' <<<"$task")" '["t","t",1,1,"cat.png"]'
-    ask '{"op":"heartbeat","runId":"t","stepId":"t","attempt":1,"lease":1,"leaseMs":9000}' | jq -e '.ok and .leaseUntil' >/dev/null
-    same "$(ask '{"op":"complete","runId":"t","stepId":"t","attempt":1,"lease":2,"output":{"size":1}}' | jq -c '[.error.code,.error.status]')" '["LEASE_LOST","conflict"]'
-    same "$(ask '{"op":"complete","runId":"t","stepId":"t","attempt":1,"lease":1,"output":{"size":12}}')" '{"ok":true}'
+    same "$(ask POST /v1/tasks/poll '{"tenantId":"default","queue":"other","worker":"w","leaseMs":5000,"waitMs":10}')" '{"items":[]}'
+    task=$(ask POST /v1/tasks/poll '{"tenantId":"default","queue":"resize","worker":"w","leaseMs":5000,"waitMs":2000}')
+    same "$(jq -c '.items[0] | [.runId,.stepId,.attempt,.lease,.input.file]' <<<"$task")" '["t","t",1,1,"cat.png"]'
+    task=$(jq -c '.items[0].task' <<<"$task")
+    ask POST /v1/tasks/heartbeat "{\"task\":$task,\"leaseMs\":9000}" | jq -e .leaseUntil >/dev/null
+    ask POST /v1/tasks/complete '{"task":"another","output":{"size":1}}' | jq -e '.status >= 400' >/dev/null
+    same "$(ask POST /v1/tasks/complete "{\"task\":$task,\"output\":{\"size\":12}}")" '{}'
     ends_with 0 $pid
     same "$(jq -r '.steps[1].output' out)" 12
 }
 
 test_serve_goes_on_after_a_kill() {
     plan p "$(sh_step a 'sleep 0.4'),$(step s sleep ',"durationMs":500,"dependsOn":["a"]')"
-    r_exec serve 2>log &
+    r_exec serve --listen 127.0.0.1:0 2>log &
     local pid=$!
     until_true grep -q ready log
     r_exec run p.json --run-id p -q >/dev/null &
@@ -208,7 +215,7 @@ test_serve_goes_on_after_a_kill() {
     until_true step_is q a RUNNING
     kill -9 $pid
     ends_with 137 $pid
-    r_exec serve 2>log &
+    r_exec serve --listen 127.0.0.1:0 2>log &
     pid=$!
     until_true grep -q 'ready.*1 open runs' log
     until_true status_is q COMPLETED
@@ -218,7 +225,7 @@ test_serve_goes_on_after_a_kill() {
 
 test_runs_wait_for_admission() {
     plan p "$(sh_step a 'sleep 0.7')"
-    r_exec serve --max-runs-per-tenant 1 2>log &
+    r_exec serve --listen 127.0.0.1:0 --max-runs-per-tenant 1 2>log &
     local pid=$!
     until_true grep -q ready log
     r run p.json --run-id one -q >/dev/null &
@@ -233,17 +240,17 @@ test_runs_wait_for_admission() {
 # One serve is killed: another takes over within ten seconds.
 pg_test_serve_takes_over() {
     plan p "$(sh_step a 'sleep 1; echo a'),$(step s sleep ',"durationMs":500,"dependsOn":["a"]'),$(sh_step b 'echo b' ',"dependsOn":["s"]')"
-    r_exec serve --node one 2>log1 &
+    need curl
+    r_exec serve --listen 127.0.0.1:0 --node one 2>log1 &
     local one=$!
     until_true grep -q 'ready.*node one' log1
-    same "$(ls -A folder | grep -c control.sock)" 1
-    perl -MIO::Socket::UNIX -e 'my $s = IO::Socket::UNIX->new(Peer => "folder/control.sock") or die; print $s "$ARGV[0]\n"; print scalar <$s>' \
-        "{\"op\":\"start\",\"planRef\":$("$cairn" plan put p.json --data folder),\"tenantId\":\"t\",\"projectId\":\"p\",\"environmentId\":\"e\",\"runId\":\"x\"}"
+    same "$(ls -A folder | grep -c cairn.sock)" 1
+    ask POST /v1/runs "{\"planRef\":$("$cairn" plan put p.json --data folder),\"context\":{\"tenantId\":\"t\",\"runId\":\"x\"}}"
     until_true step_is x a RUNNING
-    r_exec serve --node two 2>log2 &
+    r_exec serve --listen 127.0.0.1:0 --node two 2>log2 &
     local two=$!
     until_true grep -q 'ready.*node two' log2
-    exits 4 r serve --node two 2>err
+    exits 4 r serve --listen 127.0.0.1:0 --node two 2>err
     holds "$(cat err)" NODE_ALIVE
     kill -9 $one
     ends_with 137 $one

@@ -24,7 +24,7 @@ struct bench { /* the ledgers under test, and what has happened so far */
     int64_t verify_every; /* so many programs: it walks over those before, too */
     /* what the programs met, to prove that they meet everything */
     int64_t accepted, duplicates, rejected, refused, alerts, groups, batches_refused, reopened,
-        rebuilt, checkpoints;
+        rebuilt, checkpoints, archived;
 };
 
 /* ---- ledgers ---- */
@@ -168,6 +168,18 @@ static bool run_checkpoint(struct bench *b, struct model *m, const struct op *op
     return compare_result(&got, &want, why);
 }
 
+static bool run_archive(struct bench *b, struct ledger *node, struct buf *why) {
+    struct error err = {0};
+    struct archive_request all = {0};
+    struct archive_report report;
+    if (ledger_archive(node, &all, NULL, NULL, &report, &err) != ST_OK) {
+        buf_printf(why, "archiving failed: %s", err.msg);
+        return false;
+    }
+    b->archived += report.runs;
+    return true;
+}
+
 static bool run_other(struct bench *b, struct model *m, const struct op *op, struct arena *arena,
                       struct buf *why) {
     struct error err = {0};
@@ -186,6 +198,8 @@ static bool run_other(struct bench *b, struct model *m, const struct op *op, str
         if (ledger_rebuild(node, NULL, NULL, NULL, &err) == ST_OK) return true;
         buf_printf(why, "rebuild failed: %s", err.msg);
         return false;
+    case OP_ARCHIVE:
+        return run_archive(b, node, why);
     case OP_EVENT:
         break; /* taken together with its group */
     }
@@ -364,7 +378,8 @@ static void check_variety(const struct bench *b) {
                {"batches_refused", b->batches_refused},
                {"reopened", b->reopened},
                {"rebuilt", b->rebuilt},
-               {"checkpoints", b->checkpoints}};
+               {"checkpoints", b->checkpoints},
+               {"archived", b->archived}};
     for (size_t i = 0; i < COUNT_OF(met); i++)
         CHECK(met[i].n > 0, "no program met: %s", met[i].name);
 }

@@ -127,6 +127,8 @@ void program_make(uint64_t seed, struct program *out) {
             op->kind = OP_REBUILD;
         else if (pick < 7)
             op->kind = OP_COMPARE;
+        else if (pick < 9)
+            op->kind = OP_ARCHIVE;
         op->validation = random_chance(&rng, 80) ? out->validation : LEDGER_RECORD;
     }
 }
@@ -262,6 +264,9 @@ void program_print(const struct program *p, struct buf *out) {
             break;
         case OP_REBUILD:
             buf_put_c(out, "  rebuild");
+            break;
+        case OP_ARCHIVE:
+            buf_printf(out, "  archive node=%u", op->node);
             break;
         case OP_CHECKPOINT:
             buf_printf(out, "  checkpoint run=%u node=%u clock%+d", op->run, op->node,

@@ -16,6 +16,7 @@ enum op_kind {
     OP_EVENT,  /* append an event, or a fact */
     OP_REOPEN, /* close the ledger and open it again, perhaps with the other validation */
     OP_REBUILD,
+    OP_ARCHIVE,    /* everything that is finished */
     OP_CHECKPOINT, /* of `run` */
     OP_COMPARE,    /* everything, now: also done at the end */
 };

@@ -119,12 +119,12 @@ static bool compare_provider(struct ledger *l, const struct model_record *r, str
 
 static bool compare_run_list(struct ledger *l, const struct model *m, str tenant,
                              struct arena *arena, struct buf *why) {
-    struct run_filter filter = {.tenant_id = tenant, .status = -1};
+    struct run_filter filter = {.tenant_id = tenant};
     struct run_info *runs = NULL;
     struct error err = {0};
     size_t count = 0;
     size_t want = 0;
-    if (ledger_list_runs(l, &filter, PAGE_EVENTS_MAX, arena, &runs, &count, &err) != ST_OK)
+    if (ledger_list_runs(l, &filter, PAGE_EVENTS_MAX, arena, &runs, &count, NULL, &err) != ST_OK)
         return failed(why, "listing runs", &err);
     for (size_t i = 0; i < m->count; i++) {
         bool opens = model_run(m, m->records[i].event.run_id) == &m->records[i];

@@ -1,11 +1,12 @@
 /* adapters/local/exec_body.c: from the fields of an exec step to what execve() wants. */
 #include "adapters/local/impl.h"
 #include "adapters/local/workspace.h"
+#include "adapters/trace.h"
 #include "base/json.h"
 
 enum {
     ENV_COUNT_MAX = 4096, /* of a step; a program sees at most a quarter of its stack of them */
-    ENV_OURS_MAX = 16,    /* base_env and CAIRN_* */
+    ENV_OURS_MAX = 16,    /* base_env, TRACEPARENT and CAIRN_* */
 };
 static const char path_default[] = "PATH=/usr/local/bin:/usr/bin:/bin";
 
@@ -61,6 +62,13 @@ static size_t env_find(const struct env *env, str name, size_t count) {
         if (item.len > name.len && item.ptr[name.len] == '=' && str_starts(item, name)) return i;
     }
     return count;
+}
+
+static bool env_put_trace(struct env *env) {
+    const struct attempt *a = env->job->attempt;
+    char text[TRACE_PARENT_LEN];
+    if (!trace_parent(a->correlation, a->run_id, a->step->id, a->number, text)) return true;
+    return env_put(env, env->count, STR("TRACEPARENT"), str_n(text, sizeof text));
 }
 
 static bool env_put_ours(struct env *env, const char *workspace) {
@@ -133,6 +141,7 @@ static bool env_make(struct job *job, yyjson_val *step_env, const char *workspac
         env.items[env.count] = job->ex->base_env[env.count];
         env.count++;
     }
+    if (!env_put_trace(&env)) return false;
     env.base = env.count;
     if (!env_put_ours(&env, workspace)) return false;
     env.ours = env.count;

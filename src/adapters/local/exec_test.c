@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "adapters/local/bench_test.h"
+#include "adapters/trace.h"
 #include "test.h"
 
 TEST(exec_answers_are_as_documented) {
@@ -117,6 +118,33 @@ TEST(exec_sees_its_own_environment_and_no_more) {
     shot_release(&s);
     bench_close(&b);
     unsetenv("CAIRN_TEST_NOT_FOR_STEPS");
+}
+
+TEST(exec_passes_the_trace_on) {
+    struct bench b;
+    struct shot s;
+    uuid trace = uuid_v4();
+    char parent[TRACE_PARENT_LEN];
+    char want[256];
+    bench_open(&b, (struct local_options){0});
+    shot_init(&s, "step", "{\"command\":\"echo $TRACEPARENT\"}");
+    s.step.output = PLAN_OUTPUT_TEXT;
+    s.attempt.correlation = trace;
+    s.attempt.number = 2;
+    shot_start(&b, &s);
+    shot_wait(&b, &s);
+    CHECK(trace_parent(trace, STR("run-1"), STR("step"), 2, parent));
+    snprintf(want, sizeof want, "\"%.*s\"", (int)sizeof parent, parent);
+    CHECK(s.ok && strcmp(s.output, want) == 0, "%s", s.output);
+    shot_release(&s);
+    shot_init(&s, "step", "{\"command\":\"env | grep TRACE\",\"env\":{\"TRACEPARENT\":\"mine\"}}");
+    s.step.output = PLAN_OUTPUT_TEXT;
+    s.attempt.correlation = trace;
+    shot_start(&b, &s);
+    shot_wait(&b, &s);
+    CHECK(s.ok && strcmp(s.output, "\"TRACEPARENT=mine\"") == 0, "%s", s.output);
+    shot_release(&s);
+    bench_close(&b);
 }
 
 TEST(exec_runs_share_a_workspace_and_keep_logs) {

@@ -3,12 +3,13 @@
  * The URL is judged before anything is looked up, and the address again when a socket is about to
  * connect to it (core/url_guard.h). Redirects are not followed: they are answers, and not 2xx. */
 #include "adapters/local/impl.h"
+#include "adapters/trace.h"
 #include "base/json.h"
 #include "base/limits.h"
 #include "net/client.h"
 
 enum {
-    HTTP_HEADERS_OURS = 2, /* Content-Type and Idempotency-Key */
+    HTTP_HEADERS_OURS = 3, /* Content-Type, Idempotency-Key, traceparent */
     HTTP_DETAIL_BYTES_MAX = 6 * LOCAL_BODY_HEAD_MAX + 256,
     OUTPUT_DEPTH_SPARE = 10, /* nesting of the event, and of the output, around an answer's body */
     CONTENT_TYPE_MAX = 1024, /* of an output */
@@ -74,6 +75,19 @@ static bool no_memory(struct job *job) {
     return false;
 }
 
+/* Who is called learns of the trace, unless the step tells it of another one. */
+static bool trace_add(struct job *job, struct client_header *headers, struct client_request *r) {
+    const struct attempt *a = job->attempt;
+    char text[TRACE_PARENT_LEN];
+    str kept;
+    if (has_header(r, STR("traceparent")) ||
+        !trace_parent(a->correlation, a->run_id, a->step->id, a->number, text))
+        return true;
+    if (!arena_try_str(&job->arena, str_n(text, sizeof text), &kept)) return no_memory(job);
+    headers[r->header_count++] = (struct client_header){STR("traceparent"), kept};
+    return true;
+}
+
 static bool headers_make(struct job *job, yyjson_val *given, struct client_request *r) {
     size_t n = yyjson_obj_size(given);
     if (n + HTTP_HEADERS_OURS > CLIENT_HEADERS_MAX || (given && !yyjson_is_obj(given))) {
@@ -104,7 +118,7 @@ static bool headers_make(struct job *job, yyjson_val *given, struct client_reque
                                                                        : STR("application/json");
         headers[r->header_count++] = (struct client_header){STR("Content-Type"), type};
     }
-    return true;
+    return trace_add(job, headers, r);
 }
 
 /* A string is sent as it is, anything else as JSON. */

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "adapters/local/bench_test.h"
+#include "adapters/trace.h"
 #include "test.h"
 
 /* ---- the server: one request a connection, answered by its path ---- */
@@ -281,6 +282,35 @@ TEST(http_step_sends_what_the_plan_says) {
     shot_release(&shot);
     stage_close(&s);
     unsetenv("CAIRN_SECRET_HTTP_TOKEN");
+}
+
+TEST(http_step_passes_the_trace_on) {
+    struct stage s;
+    struct shot shot;
+    static char sent[2 * REQUEST_MAX];
+    char line[256];
+    char want[TRACE_PARENT_LEN];
+    uuid trace = uuid_v4();
+    stage_open(&s, (struct local_options){0});
+    http_start(&s, &shot, "/echo", "", PLAN_OUTPUT_TEXT);
+    shot.attempt.correlation = trace;
+    shot_start(&s.bench, &shot);
+    shot_wait(&s.bench, &shot);
+    CHECK(shot.ok, "%s", shot.message);
+    server_last(&s.server, sent);
+    CHECK(trace_parent(trace, STR("run-1"), STR("call"), 1, want));
+    snprintf(line, sizeof line, "\r\ntraceparent: %.*s\r\n", (int)sizeof want, want);
+    CHECK(has(sent, line), "%s is not in %s", line, sent);
+    shot_release(&shot);
+    /* the plan's own stands, whatever its letters look like, and alone */
+    http_start(&s, &shot, "/echo", ",\"headers\":{\"TraceParent\":\"mine\"}", PLAN_OUTPUT_TEXT);
+    shot.attempt.correlation = trace;
+    shot_start(&s.bench, &shot);
+    shot_wait(&s.bench, &shot);
+    server_last(&s.server, sent);
+    CHECK(has(sent, "\r\nTraceParent: mine\r\n") && !has(sent, "traceparent"), "%s", sent);
+    shot_release(&shot);
+    stage_close(&s);
 }
 
 TEST(http_step_is_guarded) {

@@ -1,0 +1,266 @@
+#include "api/api.h"
+
+#include "api/impl.h"
+#include "base/log.h"
+#include "base/time.h"
+
+enum { CALLS_KEPT = 256, SWEEP_MS = 60000, SWEEP_LIMIT = 1000 };
+
+/* ---- what comes back from the ledger thread ---- */
+
+static void take_done(struct api *api) {
+    pthread_mutex_lock(&api->lock);
+    struct call *list = api->done_first;
+    api->done_first = NULL;
+    api->done_end = &api->done_first;
+    pthread_mutex_unlock(&api->lock);
+    while (list) {
+        struct call *c = list;
+        list = c->done_next;
+        if (c->write.code != ST_OK) {
+            call_fail(c, &c->write.err);
+        } else if (c->then) {
+            c->then(c);
+        } else {
+            call_answer(c, 200);
+        }
+    }
+}
+
+static void on_async(uv_async_t *async) { take_done(async->data); }
+
+/* ---- receipts that are too old ---- */
+
+static void sweep_done(struct writer_call *call) { /* on the ledger thread */
+    struct api *api = call->context;
+    if (call->code != ST_OK)
+        LOG(LOG_WARN, "could not forget old receipts", LOG_S("error", str_c(call->err.msg)));
+    __atomic_store_n(&api->sweeping, false, __ATOMIC_RELEASE);
+}
+
+static status do_sweep(struct ledger *ledger, void *context, struct error *err) {
+    (void)context;
+    bool more = false;
+    return receipt_sweep(ledger, SWEEP_LIMIT, &more, err);
+}
+
+static void on_sweep(uv_timer_t *timer) {
+    struct api *api = timer->data;
+    struct error ignored;
+    if (api->draining || __atomic_load_n(&api->sweeping, __ATOMIC_ACQUIRE)) return;
+    api->sweep_call =
+        (struct writer_call){.task = do_sweep, .done = sweep_done, .context = api};
+    __atomic_store_n(&api->sweeping, true, __ATOMIC_RELEASE);
+    if (writer_submit(api->options.writer, &api->sweep_call, &ignored) != ST_OK)
+        __atomic_store_n(&api->sweeping, false, __ATOMIC_RELEASE);
+}
+
+/* ---- opening ---- */
+
+static void register_metrics(struct api *api) {
+    static const double bounds[] = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
+                                    0.1,    0.25,  0.5,    1,     2.5,  5,     10};
+    struct metrics *m = api->options.metrics;
+    if (!m) return;
+    api->m_seconds = metrics_histogram(m, "cairn_http_request_seconds",
+                                       "Time from a whole request to its answer.", bounds,
+                                       COUNT_OF(bounds));
+    api->m_under_way =
+        metrics_gauge(m, "cairn_http_requests_under_way", "Requests not answered yet.", "");
+}
+
+static void start_handles(struct api *api) {
+    uv_loop_t *loop = api->options.loop;
+    uv_async_init(loop, &api->async, on_async);
+    uv_timer_init(loop, &api->sweep);
+    uv_timer_init(loop, &api->waits);
+    api->async.data = api->sweep.data = api->waits.data = api;
+    api->open_handles = 3;
+    uv_unref((uv_handle_t *)&api->async);
+    uv_timer_start(&api->sweep, on_sweep, SWEEP_MS, SWEEP_MS);
+    uv_unref((uv_handle_t *)&api->sweep);
+}
+
+static status open_parts(struct api *api, struct error *err) {
+    const struct api_options *o = &api->options;
+    size_t readers = o->readers ? o->readers : API_READERS;
+    status st = pool_open(o->loop, o->url, readers, API_QUEUE_MAX, o->metrics, &api->pool, err);
+    if (st == ST_OK)
+        st = hub_open(o->loop, api->pool, o->other_writers, o->metrics, &api->hub, err);
+    if (st == ST_OK && o->rate > 0) st = limiter_open(o->rate, &api->limiter, err);
+    if (st == ST_OK) {
+        struct auth_options auth = {.open = o->open,
+                                    .pool = api->pool,
+                                    .writer = o->writer,
+                                    .loop = o->loop,
+                                    .jwks = o->jwks,
+                                    .policy = o->policy,
+                                    .metrics = o->metrics};
+        return auth_open(&auth, &api->auth, err);
+    }
+    jwks_close(o->jwks);
+    return st;
+}
+
+status api_open(const struct api_options *options, struct api **out, struct error *err) {
+    struct api *api = mem_alloc(sizeof(*api));
+    if (!api) return error_set(err, ST_RETRY, "api: out of memory");
+    api->options = *options;
+    snprintf(api->node, sizeof(api->node), "%.*s", STR_ARG(options->node));
+    snprintf(api->version, sizeof(api->version), "%.*s", STR_ARG(options->version));
+    api->options.node = str_c(api->node);
+    api->options.version = str_c(api->version);
+    pthread_mutex_init(&api->lock, NULL);
+    api->done_end = &api->done_first;
+    map_init(&api->in_flight);
+    map_init(&api->waiters);
+    start_handles(api);
+    register_metrics(api);
+    api->m_requests = mem_alloc(route_count() * STATUS_CLASSES * sizeof(struct metric *));
+    status st = api->m_requests ? open_parts(api, err)
+                                : error_set(err, ST_RETRY, "api: out of memory");
+    if (st != ST_OK) {
+        api_close(api);
+        return st;
+    }
+    *out = api;
+    return ST_OK;
+}
+
+void api_http_server(struct api *api, struct http_server *server) { api->server = server; }
+
+void api_set_jwks(struct api *api, struct jwks *jwks) { auth_set_jwks(api->auth, jwks); }
+
+/* ---- requests ---- */
+
+static struct call *call_new(struct api *api) {
+    struct call *c = api->unused;
+    if (c) {
+        api->unused = c->next;
+        api->unused_count--;
+        return c;
+    }
+    c = mem_alloc(sizeof(*c));
+    if (!c) return NULL;
+    arena_init(&c->arena, (size_t)4 * 1024, (size_t)256 * 1024 * 1024);
+    buf_init(&c->out, (size_t)64 * 1024 * 1024);
+    return c;
+}
+
+/* Everything but the memory that is used again. */
+static void call_reset(struct call *c, struct api *api) {
+    struct arena arena = c->arena;
+    struct buf out = c->out;
+    *c = (struct call){.api = api};
+    arena_reset(&arena);
+    c->arena = arena;
+    c->out = out;
+    buf_clear(&c->out);
+}
+
+static void enter(struct api *api, struct http_exchange *exchange,
+                  const struct http_request *request, bool trusted) {
+    struct call *c = call_new(api);
+    if (!c) {
+        http_respond(exchange, 503, NULL, 0, STR_NONE);
+        return;
+    }
+    call_reset(c, api);
+    c->exchange = exchange;
+    c->request = request;
+    c->trusted = trusted;
+    c->begun_ns = clock_mono_ns();
+    c->next = api->calls;
+    c->link = &api->calls;
+    if (api->calls) api->calls->link = &c->next;
+    api->calls = c;
+    api->call_count++;
+    metric_add(api->m_under_way, 1);
+    door_enter(c);
+}
+
+void api_handle(void *context, struct http_exchange *exchange, const struct http_request *request) {
+    enter(context, exchange, request, false);
+}
+
+void api_handle_trusted(void *context, struct http_exchange *exchange,
+                        const struct http_request *request) {
+    enter(context, exchange, request, true);
+}
+
+void call_end(struct call *c) {
+    struct api *api = c->api;
+    if (c->ended) c->ended(c);
+    door_leave(c);
+    metric_observe(api->m_seconds, (double)(clock_mono_ns() - c->begun_ns) / 1e9);
+    metric_add(api->m_under_way, -1);
+    *c->link = c->next;
+    if (c->next) c->next->link = c->link;
+    api->call_count--;
+    bool large = arena_footprint(&c->arena) > (size_t)64 * 1024 || c->out.cap > (size_t)64 * 1024;
+    if (api->unused_count < CALLS_KEPT && !large) {
+        c->next = api->unused;
+        api->unused = c;
+        api->unused_count++;
+        return;
+    }
+    arena_release(&c->arena);
+    buf_release(&c->out);
+    mem_free(c);
+}
+
+void api_observe(struct api *api, const struct engine_note *note) {
+    hub_committed(api->hub, note->tenant_id, note->run_id);
+    runs_observe(api, note);
+}
+
+/* ---- the end ---- */
+
+void api_drain(struct api *api) {
+    api->draining = true;
+    /* Answering one changes the list: each round begins anew, and each ends at least one. */
+    for (struct call *c = api->calls; c;) {
+        struct call *next = c->next;
+        if (c->cut) {
+            void (*cut)(struct call *) = c->cut;
+            c->cut = NULL;
+            cut(c);
+            next = api->calls;
+        }
+        c = next;
+    }
+    hub_drain(api->hub);
+    auth_flush(api->auth);
+}
+
+static void on_closed(uv_handle_t *handle) {
+    struct api *api = handle->data;
+    if (--api->open_handles > 0) return;
+    while (api->unused) {
+        struct call *c = api->unused;
+        api->unused = c->next;
+        arena_release(&c->arena);
+        buf_release(&c->out);
+        mem_free(c);
+    }
+    map_release(&api->in_flight);
+    map_release(&api->waiters);
+    mem_free(api->m_requests);
+    pthread_mutex_destroy(&api->lock);
+    mem_free(api);
+}
+
+void api_close(struct api *api) {
+    if (!api) return;
+    api->draining = true;
+    if (api->pool) pool_close(api->pool);
+    take_done(api);
+    if (api->call_count > 0)
+        LOG(LOG_ERROR, "requests are left without an answer", LOG_N("requests", (int64_t)api->call_count));
+    hub_close(api->hub);
+    auth_close(api->auth);
+    limiter_close(api->limiter);
+    uv_close((uv_handle_t *)&api->async, on_closed);
+    uv_close((uv_handle_t *)&api->sweep, on_closed);
+    uv_close((uv_handle_t *)&api->waits, on_closed);
+}

@@ -1,0 +1,63 @@
+/* api/api.h: the HTTP API: routes under /v1, authentication, problems, streams. docs/api.md and
+ * contracts/openapi.json tell it to users.
+ *
+ * Sits between net/server.h, whose handler it is, and engine, ledger thread and readers, which it
+ * borrows. It does no I/O of its own.
+ * Threads: the loop's. */
+#pragma once
+
+#include <uv.h>
+
+#include "api/auth.h"
+#include "engine/engine.h"
+#include "ledger/writer.h"
+#include "net/server.h"
+
+struct api;
+
+typedef void (*api_fetched)(void *context, status code, const struct error *err);
+
+struct api_options {
+    uv_loop_t *loop;
+    struct engine *engine;
+    struct writer *writer;
+    str url;      /* of the ledger, for readers */
+    str data_dir; /* for backups */
+    str node, version;
+    struct metrics *metrics;
+    /* Sees to it that a start finds its plan without waiting (host_prefetch). */
+    void (*prefetch)(void *context, const struct plan_ref *ref, api_fetched done, void *done_context);
+    /* Tells a run's node about a signal, where that is another process (RUN_ELSEWHERE). Called on the
+     * ledger thread; NULL: no other process can be. */
+    status (*post_signal)(struct ledger *ledger, str run_id, const struct signal *signal, str actor,
+                          struct error *err);
+    void *context;
+    bool open;         /* no authentication: see auth_options */
+    struct jwks *jwks; /* or NULL; the api owns it */
+    struct jwt_policy policy;
+    int64_t rate;       /* requests a second of one caller; 0: no limit */
+    bool other_writers; /* others may append to the same ledger (PostgreSQL): streams look for it */
+    size_t readers;     /* threads; 0: API_READERS */
+};
+enum { API_READERS = 2, API_QUEUE_MAX = 1024, API_BODY_MAX = 8 * 1024 * 1024 };
+
+MUST_CHECK status api_open(const struct api_options *options, struct api **out, struct error *err);
+/* The http_handler; `context` is the api. */
+void api_handle(void *context, struct http_exchange *exchange, const struct http_request *request);
+/* The same for requests that came through a socket which only the owner of the data folder can open:
+ * the caller is "local", admin of every tenant. */
+void api_handle_trusted(void *context, struct http_exchange *exchange,
+                        const struct http_request *request);
+/* http_options.problem: the API's form for answers of the server itself. */
+void api_problem(void *context, int http_status, const char *code, const char *detail,
+                 struct buf *body);
+/* The engine's observer: wakes streams and whoever waits for a run's end. */
+void api_observe(struct api *api, const struct engine_note *note);
+void api_http_server(struct api *api, struct http_server *server); /* for its statistics */
+void api_set_jwks(struct api *api, struct jwks *jwks);
+/* Not ready any more: ends streams and long polls politely, writes down what is remembered; other
+ * requests go on. */
+void api_drain(struct api *api);
+/* After the HTTP server is closed and after engine and writer have ended, which answers whatever was
+ * still under way there. The loop must run afterwards. NULL is fine. */
+void api_close(struct api *api);

@@ -1,0 +1,91 @@
+/* api/auth.h: who asks, and what they may do.
+ *
+ * A caller proves itself with `Authorization: Bearer`, an API key or a JWT. Keys are looked up in a
+ * cache that is filled through the reader pool and believed for KEY_CACHE_MS, so a revoked key ends
+ * within that time on every node (at once on the node that revoked it). Secrets are compared in
+ * constant time, stored as hashes, and never logged. Too many failures from one address are
+ * answered with RATE_LIMITED for a while, whatever they bring.
+ * Threads: the loop's. */
+#pragma once
+
+#include "api/jwt.h"
+#include "api/pool.h"
+#include "base/buf.h"
+#include "ledger/access.h"
+#include "ledger/writer.h"
+
+enum role {
+    ROLE_VIEWER = 1,
+    ROLE_OPERATOR = 2,
+    ROLE_PRODUCER = 4,
+    ROLE_WORKER = 8,
+    ROLE_ADMIN = 16,
+    ROLE_ALL = 31,
+};
+/* "viewer" ...; 0 for an unknown name. */
+unsigned role_of(str name);
+/* ["viewer","admin"], in the order above. */
+void roles_json(unsigned roles, struct buf *out);
+
+enum { PRINCIPAL_NAME_MAX = 100, KEY_CACHE_MS = 5000, KEY_CACHE_MAX = 10000, KEY_ID_LEN = 16,
+       KEY_SECRET_LEN = 43, KEY_TEXT_LEN = 6 + KEY_ID_LEN + 1 + KEY_SECRET_LEN,
+       AUTH_FAILURES_MAX = 20, AUTH_FAILURE_WINDOW_S = 60 };
+
+struct principal {
+    char name[PRINCIPAL_NAME_MAX + 1]; /* "key:abc...", "jwt:sub" (cut), "local", "anonymous" */
+    char tenant[256];                  /* "*": all */
+    unsigned roles;
+    int64_t expires_us; /* 0: never */
+};
+/* May this caller see things of that tenant? */
+bool principal_sees(const struct principal *p, str tenant_id);
+/* Has it one of these roles? Admin has every role, an operator is a viewer too. */
+bool principal_may(const struct principal *p, unsigned roles);
+
+struct auth;
+struct auth_options {
+    bool open; /* no authentication: everybody is "anonymous", admin of all tenants */
+    struct pool *pool;
+    struct writer *writer; /* for last use */
+    uv_loop_t *loop;
+    struct jwks *jwks; /* or NULL; owned by auth from now on, also if it cannot be opened */
+    struct jwt_policy policy; /* borrowed */
+    struct metrics *metrics;
+};
+MUST_CHECK status auth_open(const struct auth_options *options, struct auth **out,
+                            struct error *err);
+/* Writes down last uses that are not yet: before the writer closes. NULL is fine. */
+void auth_flush(struct auth *auth);
+/* After the pool has closed; does not write any more. The loop must run afterwards. NULL is fine. */
+void auth_close(struct auth *auth);
+/* New keys for tokens (SIGHUP); auth owns them. */
+void auth_set_jwks(struct auth *auth, struct jwks *jwks);
+
+/* One check: embed it in the request's memory. */
+struct auth_check {
+    struct principal principal; /* filled on ST_OK */
+    status code; /* ST_OK; ST_INVALID: UNAUTHENTICATED or a JWT_ reason; ST_LIMIT: RATE_LIMITED;
+                    ST_RETRY */
+    struct error err;
+    int64_t retry_after_s;
+    void (*done)(struct auth_check *check);
+    struct arena *arena; /* the caller's, for scratch within auth_check() */
+    struct pool_job job; /* auth's own, as what follows */
+    struct auth *auth;
+    struct key_entry *entry;
+    struct auth_check *next;
+    int64_t now_us;
+    char key_id[KEY_ID_LEN];
+    uint8_t hash[SHA256_LEN];
+    char remote[64];
+};
+/* `authorization` is the header's value, or STR_NONE; `remote` the address. true: answered at once
+ * (check->code), `done` is not called. false: `done` comes later, on the loop. */
+bool auth_check(struct auth *auth, struct auth_check *check, str authorization, str remote,
+                int64_t now_us);
+
+/* Makes a new key: fills key_id, the hash of its secret (the 43 characters) and the text to show
+ * once. */
+void auth_key_make(char key_id[KEY_ID_LEN], uint8_t hash[SHA256_LEN], char text[KEY_TEXT_LEN + 1]);
+/* The cache forgets the key: it was changed here. */
+void auth_forget(struct auth *auth, str key_id);

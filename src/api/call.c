@@ -1,0 +1,302 @@
+/* api/call.c: one request: answering it, and sending it to other threads and back. */
+#include <stdarg.h>
+
+#include "api/impl.h"
+#include "base/log.h"
+#include "base/time.h"
+
+/* ---- answering ---- */
+
+void call_header(struct call *c, const char *name, str value) {
+    ASSERT(c->header_count < CALL_HEADERS_MAX);
+    c->headers[c->header_count++] = (struct http_header){str_c(name), value};
+}
+
+str call_text(struct call *c, const char *fmt, ...) {
+    char text[1024];
+    va_list args;
+    va_start(args, fmt);
+    int n = vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    size_t len = n < 0 ? 0 : (size_t)n;
+    return arena_str(&c->arena, str_n(text, len < sizeof(text) ? len : sizeof(text) - 1));
+}
+
+str call_path(struct call *c, const char *prefix, str id) {
+    static const char plain[] = "-._~"; /* beside letters and digits */
+    struct buf path;
+    buf_init(&path, 4 * ID_BYTES_MAX);
+    buf_put_c(&path, prefix);
+    for (size_t i = 0; i < id.len; i++) {
+        char ch = id.ptr[i];
+        bool alnum = (ch >= '0' && ch <= '9') || (ch >= 'a' && ch <= 'z') || (ch >= 'A' && ch <= 'Z');
+        if (alnum || memchr(plain, ch, sizeof(plain) - 1))
+            buf_put_char(&path, ch);
+        else
+            buf_printf(&path, "%%%02X", (unsigned)(unsigned char)ch);
+    }
+    str kept = arena_str(&c->arena, buf_str(&path));
+    buf_release(&path);
+    return kept;
+}
+
+static struct metric *request_metric(struct call *c, int code) {
+    struct api *api = c->api;
+    if (!c->route || !api->options.metrics) return NULL;
+    struct metric **slot =
+        &api->m_requests[route_index(c->route) * STATUS_CLASSES + (size_t)(code / 100)];
+    if (*slot) return *slot;
+    char labels[160];
+    snprintf(labels, sizeof(labels), "route=\"%s\",method=\"%s\",code=\"%dxx\"", c->route->path,
+             c->route->method, code / 100);
+    *slot = metrics_counter(api->options.metrics, "cairn_http_requests_total",
+                            "Requests answered, by route and class of status.", labels);
+    return *slot;
+}
+
+/* One line a request: what changed something, or failed here, is worth reading; the rest is for
+ * those who look closely. Names the six correlation identifiers of the run that it was about. */
+static void log_call(struct call *c, int code, const struct error *err) {
+    bool changes = c->route && (c->route->traits & ROUTE_CHANGES);
+    enum log_level level = code >= 500 ? LOG_ERROR : changes && code >= 400 ? LOG_INFO : LOG_DEBUG;
+    struct log_field fields[20];
+    size_t n = 0;
+    fields[n++] = LOG_S("requestId", c->request->id);
+    fields[n++] = LOG_S("method", c->request->method);
+    fields[n++] = LOG_S("route", c->route ? str_c(c->route->path) : STR("none"));
+    fields[n++] = LOG_N("status", code);
+    fields[n++] = LOG_N("durationUs", (clock_mono_ns() - c->begun_ns) / 1000);
+    fields[n++] = LOG_S("remote", c->request->remote);
+    if (c->who) fields[n++] = LOG_S("actor", str_c(c->who->name));
+    char trace[32];
+    if (c->has_trace) {
+        hex_encode(c->trace.b, sizeof(c->trace.b), trace);
+        fields[n++] = LOG_S("traceId", str_n(trace, sizeof(trace)));
+    }
+    if (c->run_id.ptr) {
+        fields[n++] = LOG_S("tenantId", c->tenant_id);
+        fields[n++] = LOG_S("projectId", c->project_id);
+        fields[n++] = LOG_S("environmentId", c->environment_id);
+        fields[n++] = LOG_S("runId", c->run_id);
+        fields[n++] = LOG_N("engineAttemptId", c->engine_attempt);
+        fields[n++] = LOG_N("logicalAttemptId", c->logical_attempt);
+    }
+    if (err) {
+        fields[n++] = LOG_S("code", str_c(problem_code(err)));
+        fields[n++] = LOG_S("error", str_c(err->msg));
+    }
+    log_write(level, "request", fields, n);
+}
+
+static void finish(struct call *c, int code, const struct error *err) {
+    metric_add(request_metric(c, code), 1);
+    log_call(c, code, err);
+}
+
+static void send_answer(struct call *c, int code, const char *content_type,
+                        const struct error *err) {
+    struct http_header all[CALL_HEADERS_MAX + 4];
+    size_t n = 0;
+    str body = buf_str(&c->out);
+    if (content_type && body.len > 0)
+        all[n++] = (struct http_header){STR("Content-Type"), str_c(content_type)};
+    all[n++] = (struct http_header){STR("X-Request-Id"), c->request->id};
+    all[n++] = (struct http_header){STR("X-Content-Type-Options"), STR("nosniff")};
+    bool own_cache = false;
+    for (size_t i = 0; i < c->header_count; i++) {
+        own_cache |= http_name_eq(c->headers[i].name, STR("Cache-Control"));
+        all[n++] = c->headers[i];
+    }
+    if (!own_cache) all[n++] = (struct http_header){STR("Cache-Control"), STR("no-store")};
+    finish(c, code, err);
+    c->cut = NULL;
+    http_respond(c->exchange, code, all, n, body);
+    c->request = NULL;
+    c->exchange = NULL;
+    call_end(c);
+}
+
+void call_answer_as(struct call *c, int code, const char *content_type) {
+    if (c->out.full) {
+        struct error err;
+        error_at(&err, ST_LIMIT, "ANSWER_TOO_LARGE", "", "the answer is too large: ask for less");
+        call_fail(c, &err);
+        return;
+    }
+    send_answer(c, code, content_type, NULL);
+}
+
+void call_answer(struct call *c, int code) { call_answer_as(c, code, "application/json"); }
+
+void call_fail(struct call *c, const struct error *err) {
+    int code = problem_status(err);
+    struct error shown = *err;
+    if (code == 401) { /* why exactly is for the log */
+        shown = (struct error){0};
+        error_at(&shown, ST_INVALID, "UNAUTHENTICATED", "",
+                 "send \"Authorization: Bearer\" with an API key or token that is valid");
+        call_header(c, "WWW-Authenticate", STR("Bearer realm=\"cairn\""));
+    }
+    if (problem_retryable(err, code)) {
+        int64_t after = c->retry_after_s > 0 ? c->retry_after_s : 1;
+        call_header(c, "Retry-After", call_text(c, "%lld", (long long)after));
+    }
+    buf_clear(&c->out);
+    problem_write(&c->out, &shown, code, c->request->id, c->has_trace ? &c->trace : NULL,
+                  c->problems, c->problem_count);
+    send_answer(c, code, "application/problem+json", err);
+}
+
+void call_refuse(struct call *c, status code, const char *reason, const char *where,
+                 const char *fmt, ...) {
+    struct error err = {0};
+    char text[ERROR_MSG_MAX];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    error_at(&err, code, reason, where, "%s", text);
+    call_fail(c, &err);
+}
+
+void call_handed_over(struct call *c, int code) {
+    finish(c, code, NULL);
+    c->cut = NULL;
+    c->request = NULL;
+    c->exchange = NULL;
+}
+
+/* ---- elsewhere and back ---- */
+
+static status job_work(struct pool_job *job, struct ledger *reader, struct error *err) {
+    struct call *c = (struct call *)(void *)((char *)job - offsetof(struct call, job));
+    return c->work(c, reader, err);
+}
+
+static void job_done(struct pool_job *job) {
+    struct call *c = (struct call *)(void *)((char *)job - offsetof(struct call, job));
+    if (job->code != ST_OK) {
+        call_fail(c, &job->err);
+    } else if (c->then) {
+        c->then(c);
+    } else {
+        call_answer(c, 200);
+    }
+}
+
+void call_read(struct call *c, call_work work, call_then then) {
+    struct error err = {0};
+    c->work = work;
+    c->then = then;
+    c->job = (struct pool_job){.work = job_work, .done = job_done};
+    if (pool_submit(c->api->pool, &c->job, &err) != ST_OK) call_fail(c, &err);
+}
+
+static void write_done(struct writer_call *write) { /* on the ledger thread */
+    struct call *c = write->context;
+    struct api *api = c->api;
+    pthread_mutex_lock(&api->lock);
+    bool first = !api->done_first;
+    c->done_next = NULL;
+    *api->done_end = c;
+    api->done_end = &c->done_next;
+    pthread_mutex_unlock(&api->lock);
+    if (first) uv_async_send(&api->async);
+}
+
+static void submit(struct call *c) {
+    struct error err = {0};
+    c->write.done = write_done;
+    c->write.context = c;
+    if (writer_submit(c->api->options.writer, &c->write, &err) != ST_OK) call_fail(c, &err);
+}
+
+static status write_task(struct ledger *ledger, void *context, struct error *err) {
+    struct call *c = context;
+    return c->work(c, ledger, err);
+}
+
+void call_change(struct call *c, call_work work, call_then then) {
+    c->work = work;
+    c->then = then;
+    c->write = (struct writer_call){.task = write_task, .task_context = c};
+    submit(c);
+}
+
+void call_append(struct call *c, call_then then) {
+    c->then = then;
+    c->write.task = NULL;
+    submit(c);
+}
+
+/* ---- runs and tenants ---- */
+
+status call_find_run(struct call *c, struct ledger *reader, str run_id, struct run_info *out,
+                     struct error *err) {
+    status st = ledger_find_run(reader, run_id, &c->arena, out, err);
+    if (st == ST_OK && !principal_sees(c->who, out->tenant_id)) st = ST_NOT_FOUND;
+    if (st == ST_NOT_FOUND)
+        return error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "", "there is no run \"%.*s\"",
+                        STR_ARG(run_id));
+    if (st != ST_OK) return st;
+    c->run_id = out->run_id;
+    c->tenant_id = out->tenant_id;
+    c->project_id = out->project_id;
+    c->environment_id = out->environment_id;
+    c->engine_attempt = out->head.engine_attempt;
+    c->logical_attempt = 1;
+    return ST_OK;
+}
+
+status call_tenant(struct call *c, str asked, str *out, struct error *err) {
+    str own = str_c(c->who->tenant);
+    bool all = str_eq(own, STR("*"));
+    if (asked.ptr && !principal_sees(c->who, asked))
+        return error_at(err, ST_NOT_FOUND, "TENANT_NOT_FOUND", "", "there is no tenant \"%.*s\"",
+                        STR_ARG(asked));
+    *out = asked.ptr ? asked : all ? STR_NONE : own;
+    return ST_OK;
+}
+
+str call_actor(struct call *c) {
+    if (c->trusted) return arena_str(&c->arena, str_c(c->who->name));
+    /* The address is what an auditor misses most; a long name gives way to it. */
+    str remote = c->request->remote;
+    size_t room = ACTOR_BYTES_MAX - 1 - (remote.len < 46 ? remote.len : 46);
+    size_t len = strlen(c->who->name);
+    if (len > room) {
+        len = room; /* never in the middle of a character */
+        while (len > 0 && ((unsigned char)c->who->name[len] & 0xC0) == 0x80)
+            len--;
+    }
+    return call_text(c, "%.*s@%.46s", (int)len, c->who->name,
+                     arena_str(&c->arena, remote).ptr);
+}
+
+const struct append_rider *call_riders(struct call *c, str target, str reason, int code,
+                                       bool again) {
+    c->audit = (struct audit_entry){
+        .tenant_id = c->tenant_id.ptr ? c->tenant_id : str_c(c->who->tenant),
+        .actor = str_c(c->who->name),
+        .remote = c->request->remote,
+        .request_id = c->request->id,
+        .action = str_c(c->route->name),
+        .target = target,
+        .outcome = STR("done"),
+        .code = STR_NONE,
+        .reason = reason,
+        .project_id = c->project_id,
+        .environment_id = c->environment_id,
+        .run_id = c->run_id,
+        .engine_attempt = c->engine_attempt,
+        .logical_attempt = c->logical_attempt,
+    };
+    c->rider = (struct append_rider){.audit = &c->audit};
+    if (!c->keyed) return &c->rider;
+    c->receipt.http_status = code;
+    c->receipt.body = STR_NONE;
+    if (!again && c->out.len <= RECEIPT_BODY_MAX)
+        c->receipt.body = arena_str(&c->arena, buf_str(&c->out));
+    c->rider.receipt = &c->receipt;
+    return &c->rider;
+}

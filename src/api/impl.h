@@ -1,0 +1,278 @@
+/* api/impl.h: what the files of api/ share.
+ *
+ * A call is one request on its way: through the door (door.c: route, caller, role, rate, repeated
+ * request), then its route's function, which ends in exactly one of call_answer(), call_fail(), or
+ * hands the exchange to the hub. Between them it may go to a reader thread (call_read), to the
+ * ledger thread (call_change, call_append) or to the engine, and come back on the loop.
+ *
+ * While a call is at another thread, that thread alone touches its arena, `out` and `own`. The
+ * request's strings stay until it is answered. */
+#pragma once
+
+#include <pthread.h>
+
+#include "api/api.h"
+#include "api/hub.h"
+#include "base/json.h"
+#include "base/limits.h"
+#include "base/map.h"
+#include "core/run.h"
+
+struct call;
+
+enum route_trait {
+    ROUTE_OPEN = 1,       /* for everybody, without a check of the caller */
+    ROUTE_CHANGES = 2,    /* a refusal is audited, too */
+    ROUTE_NO_RECEIPT = 4, /* an Idempotency-Key is accepted and means nothing */
+    ROUTE_PLATFORM = 8,   /* for callers of every tenant only */
+};
+struct route {
+    const char *method;
+    const char *path; /* "/v1/runs/{runId}/events" */
+    const char *name; /* "run.append": in metrics, logs and audit */
+    unsigned roles;   /* any of these; admin always */
+    unsigned traits;
+    void (*run)(struct call *call);
+};
+struct route_table {
+    const struct route *routes;
+    size_t count;
+};
+/* One table a file. */
+extern const struct route_table meta_routes, run_routes, step_routes, signal_routes, event_routes,
+    task_routes, plan_routes, key_routes, admin_routes;
+
+enum { PATH_ARGS_MAX = 2, CALL_HEADERS_MAX = 12, STATUS_CLASSES = 6 };
+
+typedef status (*call_work)(struct call *call, struct ledger *ledger, struct error *err);
+typedef void (*call_then)(struct call *call);
+
+struct problem_item {
+    str pointer, code, message;
+};
+
+struct call {
+    struct api *api;
+    struct call *next, **link; /* of those under way */
+    struct http_exchange *exchange;
+    const struct http_request *request; /* NULL after the answer */
+    const struct route *route;
+    str args[PATH_ARGS_MAX]; /* of the path, decoded */
+    bool trusted;
+    struct auth_check auth;
+    const struct principal *who; /* auth.principal, once it is known */
+    struct arena arena;
+    struct buf out; /* the body of the answer */
+    struct http_header headers[CALL_HEADERS_MAX];
+    size_t header_count;
+    uuid trace; /* the trace id of traceparent */
+    bool has_trace;
+    int64_t begun_ns;
+    int64_t retry_after_s;
+    const struct problem_item *problems; /* of a failure with several; else err->where is the one */
+    size_t problem_count;
+    /* The run it is about, for logs and audit: filled by call_find_run(). */
+    str tenant_id, project_id, environment_id, run_id;
+    int64_t engine_attempt, logical_attempt;
+    /* What is committed with its change. */
+    bool keyed; /* has an Idempotency-Key that counts */
+    str in_flight; /* its entry in api->in_flight */
+    bool replaying; /* it was done before: what follows has no effect but the answer */
+    struct receipt receipt;
+    struct audit_entry audit;
+    struct append_rider rider;
+    /* Where it is. */
+    struct pool_job job;
+    struct writer_call write;
+    struct call *done_next;
+    call_work work;
+    call_then then;
+    void (*cut)(struct call *call); /* a call that waits: the client is gone, or we are draining;
+                                       it must be answered now */
+    struct call *wait_next;         /* others that wait for the same run's end */
+    int64_t wait_until_ns;          /* of a call that waits */
+    void (*ended)(struct call *call); /* or NULL: it was answered, whatever the answer */
+    void *own;                        /* the route's, in the arena */
+};
+
+struct limiter;
+
+struct api {
+    struct api_options options;
+    struct pool *pool;
+    struct hub *hub;
+    struct auth *auth;
+    struct limiter *limiter;
+    struct http_server *server;
+    struct call *calls;
+    size_t call_count;
+    struct call *unused;
+    size_t unused_count;
+    struct map in_flight; /* Idempotency-Keys of requests under way */
+    struct map waiters;   /* run id -> calls that wait for its end */
+    size_t waiting; /* calls in there */
+    uv_async_t async;
+    uv_timer_t sweep, waits;
+    int open_handles;
+    pthread_mutex_t lock; /* guards done_first, done_end */
+    struct call *done_first, **done_end;
+    bool draining, sweeping, verifying;
+    struct writer_call sweep_call;
+    struct metric *m_seconds, *m_under_way;
+    struct metric **m_requests; /* [route][class] */
+    char node[256], version[64];
+};
+
+/* ---- routes.c ---- */
+
+/* NULL: no such path, or (*allow is not empty) another method. Fills args. */
+const struct route *route_find(str method, str path, struct arena *arena, str args[PATH_ARGS_MAX],
+                               struct buf *allow);
+size_t route_count(void);
+const struct route *route_at(size_t i);
+size_t route_index(const struct route *route);
+
+/* ---- call.c: answering ---- */
+
+/* Answers with `out`: application/json if it is not empty. */
+void call_answer(struct call *call, int code);
+void call_answer_as(struct call *call, int code, const char *content_type);
+/* Answers with a problem. */
+void call_fail(struct call *call, const struct error *err);
+/* The same from parts; `reason` has static storage. */
+void call_refuse(struct call *call, status code, const char *reason, const char *where,
+                 const char *fmt, ...) PRINTF_LIKE(5, 6);
+/* `value` must live until the answer: in the arena. */
+void call_header(struct call *call, const char *name, str value);
+/* The exchange was given to somebody else (the hub): forgets the call after `ended`. */
+void call_handed_over(struct call *call, int code);
+void call_end(struct call *call); /* frees it: only after call_handed_over() */
+/* "/v1/runs/" and the id, percent-encoded; in the arena. */
+str call_path(struct call *call, const char *prefix, str id);
+/* A str in the call's arena. */
+str call_text(struct call *call, const char *fmt, ...) PRINTF_LIKE(2, 3);
+
+/* ---- call.c: going elsewhere ---- */
+
+/* `work` on a reader thread, then `then` on the loop; NULL: call_answer(200). A failure of `work` is
+ * the answer. */
+void call_read(struct call *call, call_work work, call_then then);
+/* `work` on the ledger thread, in no transaction. */
+void call_change(struct call *call, call_work work, call_then then);
+/* An append: fill call->write.request first. `then` looks at the results. */
+void call_append(struct call *call, call_then then);
+
+/* ---- call.c: what every route needs ---- */
+
+/* Finds a run that the caller may see, on a reader or the ledger thread: RUN_NOT_FOUND for others,
+ * too. Fills the call's ids. */
+MUST_CHECK status call_find_run(struct call *call, struct ledger *reader, str run_id,
+                                struct run_info *out, struct error *err);
+/* The tenant a request is about: `asked` if the caller may see it, the caller's own if STR_NONE;
+ * STR_NONE for a caller of every tenant that asks for none. TENANT_NOT_FOUND. */
+MUST_CHECK status call_tenant(struct call *call, str asked, str *out, struct error *err);
+/* "key:abc@10.0.0.1": who did it, for the events; in the arena. */
+str call_actor(struct call *call);
+/* What rides with the change: its audit record, about `target`, and the receipt of a request with an
+ * Idempotency-Key. Call it when `out` holds the answer that a repetition would get (`code`), or with
+ * `again` when a repetition is simply carried out again. Never NULL. */
+const struct append_rider *call_riders(struct call *call, str target, str reason, int code,
+                                       bool again);
+
+/* ---- input.c: strict bodies and queries ---- */
+
+enum field_kind {
+    FIELD_TEXT,  /* str; min and max bytes (0: none, ID_BYTES_MAX) */
+    FIELD_INT,   /* int64_t within min and max */
+    FIELD_BOOL,  /* bool */
+    FIELD_TIME,  /* int64_t microseconds */
+    FIELD_TIME_OR_NULL, /* 0 for null (bodies only) */
+    FIELD_LIST,  /* str: may be given several times, joined with commas (queries only) */
+    FIELD_JSON,  /* str: the value's text (bodies only) */
+    FIELD_VALUE, /* yyjson_val * (bodies only) */
+    FIELD_UUID,  /* struct { uuid } and `given` tells (queries and bodies) */
+};
+struct field {
+    const char *name;
+    enum field_kind kind;
+    size_t offset; /* in the struct to be filled */
+    bool required;
+    int64_t min, max;
+};
+/* Reads an object's members into *out, whose other members stay as they are. FIELD_UNKNOWN,
+ * FIELD_MISSING, FIELD_TYPE, FIELD_EMPTY, FIELD_TOO_LONG, NUMBER_OUT_OF_RANGE, TIME_NOT_RFC3339_UTC,
+ * FIELD_NOT_UUID with the pointer, which begins with `at` ("" at the root). *given gets a bit for each
+ * field that was there; may be NULL. */
+MUST_CHECK status object_read(yyjson_val *object, const char *at, const struct field *fields,
+                              size_t count, struct arena *arena, void *out, uint64_t *given,
+                              struct error *err);
+/* The request's body as one JSON object. UNSUPPORTED_MEDIA_TYPE, BODY_MISSING, BODY_TOO_LARGE (over
+ * `bytes_max`; 0: 1 MiB), BODY_NOT_OBJECT, and json_parse()'s reasons. */
+MUST_CHECK status body_object(struct call *call, size_t bytes_max, yyjson_val **out,
+                              struct error *err);
+MUST_CHECK status body_read(struct call *call, const struct field *fields, size_t count, void *out,
+                            uint64_t *given, struct error *err);
+/* Whether there is a body, and of which type: exactly `type`, parameters ignored. */
+bool body_is(const struct call *call, const char *type);
+/* The query as fields. A parameter may come once: PARAMETER_UNKNOWN, PARAMETER_REPEATED,
+ * PARAMETER_INVALID; where is "?name". `cursor` and `limit` are given as fields like all others. */
+MUST_CHECK status query_read(struct call *call, const struct field *fields, size_t count, void *out,
+                             uint64_t *given, struct error *err);
+/* Picks what Accept wants from a list that ends in NULL; the first if there is no such header or it
+ * takes anything; -1: nothing fits (NOT_ACCEPTABLE). */
+int accept_choose(const struct call *call, const char *const *types);
+/* A request without any. */
+MUST_CHECK status query_none(struct call *call, struct error *err);
+#define FIELD(type, member) offsetof(type, member)
+#define NUMBER_MAX ((int64_t)9007199254740991) /* what JavaScript can count to */
+
+/* ---- cursor.c ---- */
+
+/* An opaque cursor for two numbers; `kind` keeps cursors of different lists apart. */
+void cursor_write(struct buf *out, char kind, int64_t a, int64_t b);
+/* CURSOR_INVALID at ?cursor. STR_NONE leaves both 0. */
+MUST_CHECK status cursor_read(str text, char kind, int64_t *a, int64_t *b, struct error *err);
+void base64url_write(struct buf *out, const void *bytes, size_t n);
+bool base64url_read(str text, struct arena *arena, str *out);
+
+/* ---- json_out.c: small pieces of answers ---- */
+
+/* ,"name":value ; no comma after '{' or '['. */
+void put_name(struct buf *out, const char *name);
+void put_text(struct buf *out, const char *name, str value); /* null for STR_NONE */
+void put_text_if(struct buf *out, const char *name, str value); /* nothing for STR_NONE */
+void put_int(struct buf *out, const char *name, int64_t value);
+void put_bool(struct buf *out, const char *name, bool value);
+void put_time(struct buf *out, const char *name, int64_t us); /* null for 0 */
+void put_uuid(struct buf *out, const char *name, uuid value);
+void put_comma(struct buf *out); /* between the elements of an array */
+/* The members of a Run, without the braces. */
+void put_run(struct buf *out, const struct run_info *run);
+/* {"code":...,"where":...,"message":...}: of one line of a batch. */
+void put_error(struct buf *out, const struct error *err);
+
+/* ---- problem.c ---- */
+
+int problem_status(const struct error *err); /* the HTTP status */
+bool problem_retryable(const struct error *err, int http_status);
+const char *problem_code(const struct error *err); /* its reason, or a general one */
+void problem_write(struct buf *out, const struct error *err, int http_status, str request_id,
+                   const uuid *trace, const struct problem_item *items, size_t count);
+
+/* ---- limit.c: requests a second of one caller ---- */
+
+MUST_CHECK status limiter_open(int64_t rate, struct limiter **out, struct error *err);
+void limiter_close(struct limiter *limiter);
+/* Takes one. *left: what remains now; *reset_s: until it is full again, or until one is there. */
+bool limiter_take(struct limiter *limiter, str who, int64_t now_ns, int64_t *left,
+                  int64_t *reset_s);
+
+/* ---- door.c ---- */
+
+void door_enter(struct call *call); /* from a new request to its route's function */
+void door_leave(struct call *call); /* what the door keeps of it is forgotten */
+
+/* ---- runs.c ---- */
+
+void runs_observe(struct api *api, const struct engine_note *note);
+void runs_wait_over(struct api *api, int64_t now_ns); /* answers those that waited long enough */

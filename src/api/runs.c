@@ -1,0 +1,603 @@
+/* api/runs.c: starting runs, and everything that can be asked about one. */
+#include "api/impl.h"
+#include "base/time.h"
+#include "core/plan_ref.h"
+#include "engine/run_ref.h"
+#include "engine/status.h"
+
+enum {
+    WAIT_MAX_S = 60,
+    WAITS_MS = 100,
+    WAITS_MAX = 10000,
+    LIST_MAX = 1000,
+    LIST_DEFAULT = 50,
+    SCAN_MAX = 5000
+};
+
+/* ---- starting ---- */
+
+struct start {
+    yyjson_val *ref, *context;
+    str parameters, reason;
+    bool approval;
+    struct start_request q;
+    char run_id[ID_BYTES_MAX + 1];
+    bool existing;
+    int64_t wait_s;
+    int ended; /* enum run_status, when it is seen; 0 */
+    bool started;
+};
+
+static const struct field start_fields[] = {
+    {"planRef", FIELD_VALUE, FIELD(struct start, ref), true, 0, 0},
+    {"context", FIELD_VALUE, FIELD(struct start, context), false, 0, 0},
+    {"parameters", FIELD_JSON, FIELD(struct start, parameters), false, 0, 0},
+    {"approval", FIELD_BOOL, FIELD(struct start, approval), false, 0, 0},
+    {"reason", FIELD_TEXT, FIELD(struct start, reason), false, 0, AUDIT_REASON_MAX},
+};
+static const struct field context_fields[] = {
+    {"tenantId", FIELD_TEXT, FIELD(struct start_request, tenant_id), false, 1, 0},
+    {"projectId", FIELD_TEXT, FIELD(struct start_request, project_id), false, 1, 0},
+    {"environmentId", FIELD_TEXT, FIELD(struct start_request, environment_id), false, 1, 0},
+    {"runId", FIELD_TEXT, FIELD(struct start_request, run_id), false, 1, 0},
+    {"targetAdapter", FIELD_TEXT, FIELD(struct start_request, adapter), false, 1, 0},
+};
+
+/* The answer without its status: known before the commit, so that a receipt can hold it. */
+static void put_started(struct call *c, bool existing) {
+    struct start *s = c->own;
+    struct engine_run_ref ref = run_ref_local(s->q.run_id);
+    buf_clear(&c->out);
+    buf_put_char(&c->out, '{');
+    put_text(&c->out, "runId", s->q.run_id);
+    put_text(&c->out, "tenantId", s->q.tenant_id);
+    put_text(&c->out, "projectId", s->q.project_id);
+    put_text(&c->out, "environmentId", s->q.environment_id);
+    put_name(&c->out, "engineRunRef");
+    run_ref_json(&ref, &c->out);
+    put_bool(&c->out, "existing", existing);
+}
+
+static void answer_start(struct call *c) {
+    struct start *s = c->own;
+    put_started(c, s->existing);
+    if (s->ended) put_text(&c->out, "status", str_c(run_status_name((enum run_status)s->ended)));
+    buf_put_char(&c->out, '}');
+    if (s->wait_s > 0)
+        call_header(c, "Preference-Applied", call_text(c, "wait=%lld", (long long)s->wait_s));
+    call_header(c, "Location", call_path(c, "/v1/runs/", s->q.run_id));
+    call_answer(c, s->existing ? 200 : 201);
+}
+
+/* What the engine says of a part, said of our document: "/sha256" is "/planRef/sha256". */
+static void fail_start(struct call *c, const struct error *err) {
+    static const char *const context[] = {"/tenantId", "/projectId", "/environmentId", "/runId",
+                                          "/targetAdapter"};
+    static const char *const ref[] = {"/uri",         "/sha256",    "/schemaVersion", "/planId",
+                                      "/planVersion", "/sizeBytes", "/expiresAt"};
+    struct error shown = *err;
+    const char *part = "";
+    for (size_t i = 0; i < COUNT_OF(context); i++)
+        if (strcmp(err->where, context[i]) == 0) part = "/context";
+    for (size_t i = 0; i < COUNT_OF(ref); i++)
+        if (strcmp(err->where, ref[i]) == 0) part = "/planRef";
+    snprintf(shown.where, sizeof(shown.where), "%s%.80s", part, err->where);
+    call_fail(c, &shown);
+}
+
+/* ---- waiting for the end ---- */
+
+static void leave_waiters(struct call *c) {
+    struct api *api = c->api;
+    struct start *s = c->own;
+    struct call *first = map_get(&api->waiters, s->q.run_id);
+    struct call **at = &first;
+    while (*at && *at != c)
+        at = &(*at)->wait_next;
+    if (!*at) return;
+    *at = c->wait_next;
+    api->waiting--;
+    /* The key lives in a call: whoever is first lends its own. */
+    (void)map_del(&api->waiters, s->q.run_id);
+    if (first) (void)map_put(&api->waiters, ((struct start *)first->own)->q.run_id, first);
+    if (api->waiting == 0) uv_timer_stop(&api->waits);
+}
+
+static void stop_waiting(struct call *c) {
+    struct start *s = c->own;
+    leave_waiters(c);
+    s->wait_s = 0;
+    if (s->started) answer_start(c);
+}
+
+static void on_gone(void *context, struct http_exchange *exchange) {
+    (void)exchange;
+    struct call *c = context;
+    if (!c->cut) return;
+    c->cut = NULL;
+    stop_waiting(c);
+}
+
+static void on_waits(uv_timer_t *timer) { runs_wait_over(timer->data, clock_mono_ns()); }
+
+static bool join_waiters(struct call *c) {
+    struct api *api = c->api;
+    struct start *s = c->own;
+    if (api->waiting >= WAITS_MAX || api->draining) return false;
+    struct call *first = map_get(&api->waiters, s->q.run_id);
+    c->wait_next = NULL;
+    if (first) {
+        c->wait_next = first->wait_next;
+        first->wait_next = c;
+    } else if (!map_put(&api->waiters, s->q.run_id, c)) {
+        return false;
+    }
+    c->wait_until_ns = clock_mono_ns() + s->wait_s * 1000000000;
+    if (api->waiting++ == 0) uv_timer_start(&api->waits, on_waits, WAITS_MS, WAITS_MS);
+    return true;
+}
+
+void runs_observe(struct api *api, const struct engine_note *note) {
+    if (api->waiting == 0 || !run_is_final(note->flow->run.head.status)) return;
+    struct call *c = map_get(&api->waiters, note->run_id);
+    while (c) {
+        struct call *next = c->wait_next;
+        struct start *s = c->own;
+        s->ended = (int)note->flow->run.head.status;
+        if (s->started) {
+            leave_waiters(c);
+            answer_start(c);
+        }
+        c = next;
+    }
+}
+
+void runs_wait_over(struct api *api, int64_t now_ns) {
+    struct map_slot *slot;
+    bool again = true;
+    while (again) { /* answering changes the map */
+        again = false;
+        for (size_t i = 0; !again && map_next(&api->waiters, &i, &slot);) {
+            for (struct call *c = slot->value; c && !again; c = c->wait_next) {
+                if (c->wait_until_ns > now_ns || !((struct start *)c->own)->started) continue;
+                c->cut = NULL;
+                stop_waiting(c);
+                again = true;
+            }
+        }
+    }
+}
+
+static void wait_for_end(struct call *c) {
+    ((struct start *)c->own)->started = true;
+    if (c->api->draining) { /* since it joined */
+        stop_waiting(c);
+        return;
+    }
+    c->cut = stop_waiting;
+    http_on_gone(c->exchange, on_gone, c);
+}
+
+/* ---- the steps of a start ---- */
+
+static status read_status(struct call *c, struct ledger *reader, struct error *err) {
+    struct start *s = c->own;
+    struct run_info info;
+    status st = call_find_run(c, reader, s->q.run_id, &info, err);
+    if (st == ST_OK && run_is_final(info.head.status)) s->ended = (int)info.head.status;
+    return st;
+}
+
+static void after_status(struct call *c) {
+    struct start *s = c->own;
+    if (s->ended) {
+        leave_waiters(c);
+        answer_start(c);
+    } else {
+        wait_for_end(c);
+    }
+}
+
+/* Nothing was committed, so its receipt was not either. */
+static status keep_receipt(struct call *c, struct ledger *ledger, struct error *err) {
+    put_started(c, true);
+    buf_put_char(&c->out, '}');
+    c->receipt.http_status = 200;
+    c->receipt.body = arena_str(&c->arena, buf_str(&c->out));
+    c->rider.audit = NULL;
+    return access_ride(ledger, &c->rider, err);
+}
+
+static void started_again(struct call *c) {
+    struct start *s = c->own;
+    if (s->wait_s > 0) /* it may have ended long ago */
+        call_read(c, read_status, after_status);
+    else
+        answer_start(c);
+}
+
+static void on_started(void *context, status code, const struct error *err) {
+    struct call *c = context;
+    struct start *s = c->own;
+    if (code != ST_OK) {
+        if (s->wait_s > 0) leave_waiters(c);
+        fail_start(c, err);
+        return;
+    }
+    if (s->existing) {
+        if (c->keyed)
+            call_change(c, keep_receipt, started_again);
+        else
+            started_again(c);
+        return;
+    }
+    hub_committed(c->api->hub, s->q.tenant_id, s->q.run_id);
+    if (s->wait_s == 0 || s->ended) {
+        if (s->wait_s > 0) leave_waiters(c);
+        answer_start(c);
+    } else {
+        wait_for_end(c);
+    }
+}
+
+static void start_now(void *context, status code, const struct error *err) {
+    struct call *c = context;
+    struct start *s = c->own;
+    if (code != ST_OK) {
+        fail_start(c, err);
+        return;
+    }
+    if (s->wait_s > 0 && !join_waiters(c)) s->wait_s = 0;
+    put_started(c, false);
+    buf_put_char(&c->out, '}');
+    c->receipt.location = call_path(c, "/v1/runs/", s->q.run_id);
+    s->q.riders = call_riders(c, s->q.run_id, s->reason, 201, false);
+    engine_start(c->api->options.engine, &s->q, s->run_id, on_started, c);
+}
+
+/* The same Idempotency-Key means the same run, also when it reaches two nodes at once. */
+static void choose_run_id(struct call *c, struct start *s) {
+    uuid id = uuid_v4();
+    if (c->keyed) {
+        uint8_t hash[SHA256_LEN];
+        str name = call_text(c, "%.*s\n%.*s\n%.*s", STR_ARG(s->q.tenant_id),
+                             STR_ARG(c->receipt.scope), STR_ARG(c->receipt.key));
+        sha256_of(name, hash);
+        memcpy(id.b, hash, sizeof(id.b));
+        id.b[6] = (uint8_t)(0x40 | (id.b[6] & 0x0F));
+        id.b[8] = (uint8_t)(0x80 | (id.b[8] & 0x3F));
+    }
+    char text[UUID_TEXT_LEN];
+    uuid_format(id, text);
+    s->q.run_id = arena_str(&c->arena, str_n(text, sizeof(text)));
+}
+
+/* Prefer: wait=10, among other preferences that we do not know. */
+static status read_wait(struct call *c, int64_t *out, struct error *err) {
+    str prefer = http_header(c->request, STR("Prefer"));
+    while (prefer.ptr && prefer.len > 0) {
+        str one;
+        if (!str_split(prefer, ',', &one, &prefer)) prefer = STR_NONE;
+        one = str_trim(one);
+        if (!str_starts(one, STR("wait="))) continue;
+        if (!str_to_int(str_from(one, 5), out) || *out < 0 || *out > WAIT_MAX_S)
+            return error_at(err, ST_INVALID, "HEADER_INVALID", "#Prefer",
+                            "wait takes 0 to %d seconds", WAIT_MAX_S);
+    }
+    return ST_OK;
+}
+
+static status read_start(struct call *c, struct start *s, struct error *err) {
+    str tenant = STR_NONE;
+    s->q = (struct start_request){.project_id = STR("default"),
+                                  .environment_id = STR("default"),
+                                  .adapter = STR("local"),
+                                  .existing = &s->existing};
+    status st = query_none(c, err);
+    if (st == ST_OK) st = body_read(c, start_fields, COUNT_OF(start_fields), s, NULL, err);
+    if (st == ST_OK && s->context)
+        st = object_read(s->context, "/context", context_fields, COUNT_OF(context_fields),
+                         &c->arena, &s->q, NULL, err);
+    if (st == ST_OK) st = read_wait(c, &s->wait_s, err);
+    if (st == ST_OK) {
+        st = plan_ref_read(s->ref, &s->q.ref, err);
+        if (st != ST_OK) { /* it is a part of our document */
+            char where[ERROR_WHERE_MAX];
+            snprintf(where, sizeof(where), "/planRef%.80s", err->where);
+            memcpy(err->where, where, sizeof(where));
+        }
+    }
+    if (st == ST_OK) st = call_tenant(c, s->q.tenant_id, &tenant, err);
+    if (st != ST_OK) return st;
+    s->q.tenant_id = tenant.ptr ? tenant : STR("default");
+    s->q.parameters = s->parameters;
+    s->q.approval = s->approval;
+    s->q.actor = call_actor(c);
+    s->q.correlation = c->has_trace ? &c->trace : NULL;
+    if (!s->q.run_id.ptr) choose_run_id(c, s);
+    return ST_OK;
+}
+
+static void post_run(struct call *c) {
+    struct error err = {0};
+    struct start *s = ARENA_NEW(&c->arena, struct start);
+    c->own = s;
+    if (read_start(c, s, &err) != ST_OK) {
+        call_fail(c, &err);
+        return;
+    }
+    c->run_id = s->q.run_id;
+    c->tenant_id = s->q.tenant_id;
+    c->project_id = s->q.project_id;
+    c->environment_id = s->q.environment_id;
+    c->engine_attempt = c->logical_attempt = 1;
+    if (c->api->options.prefetch)
+        c->api->options.prefetch(c->api->options.context, &s->q.ref, start_now, c);
+    else
+        start_now(c, ST_OK, NULL);
+}
+
+/* ---- lists ---- */
+
+struct list_query {
+    str tenant, project, environment, plan, version, status, substatus, provider, workflow, text,
+        cursor;
+    uuid correlation;
+    int64_t since_us, until_us, limit;
+    bool inconsistent;
+    struct run_filter filter;
+    uint64_t given;
+};
+#define AT(member) FIELD(struct list_query, member)
+static const struct field list_fields[] = {
+    {"tenantId", FIELD_TEXT, AT(tenant), false, 1, 0},
+    {"projectId", FIELD_TEXT, AT(project), false, 1, 0},
+    {"environmentId", FIELD_TEXT, AT(environment), false, 1, 0},
+    {"planId", FIELD_TEXT, AT(plan), false, 1, 0},
+    {"planVersion", FIELD_TEXT, AT(version), false, 1, 0},
+    {"status", FIELD_LIST, AT(status), false, 1, 0},
+    {"substatus", FIELD_TEXT, AT(substatus), false, 1, 0},
+    {"inconsistent", FIELD_BOOL, AT(inconsistent), false, 0, 0},
+    {"correlationId", FIELD_UUID, AT(correlation), false, 0, 0},
+    {"provider", FIELD_TEXT, AT(provider), false, 1, 0},
+    {"workflowId", FIELD_TEXT, AT(workflow), false, 1, 0},
+    {"since", FIELD_TIME, AT(since_us), false, 0, 0},
+    {"until", FIELD_TIME, AT(until_us), false, 0, 0},
+    {"text", FIELD_TEXT, AT(text), false, 1, 0},
+    {"limit", FIELD_INT, AT(limit), false, 1, LIST_MAX},
+    {"cursor", FIELD_TEXT, AT(cursor), false, 1, 0},
+};
+enum { LIST_CORRELATION = 8 };
+
+/* status=RUNNING,PAUSED */
+static status read_statuses(str text, unsigned *out, struct error *err) {
+    while (text.ptr) {
+        str one;
+        unsigned found = 0;
+        if (!str_split(text, ',', &one, &text)) text = STR_NONE;
+        for (int s = RUN_PENDING; s < RUN_STATUS_COUNT; s++) {
+            if (str_eq(one, str_c(run_status_name((enum run_status)s)))) found |= 1U << s;
+        }
+        if (!found)
+            return error_at(err, ST_INVALID, "PARAMETER_INVALID", "?status",
+                            "expected PENDING, APPROVED, RUNNING, PAUSED, COMPLETED, FAILED or "
+                            "CANCELLED, or several with commas");
+        if (str_eq(one, STR("PENDING"))) found |= 1U << RUN_NEW; /* which it is shown as */
+        *out |= found;
+    }
+    return ST_OK;
+}
+
+static status read_list(struct call *c, struct list_query *q, struct error *err) {
+    int64_t before = 0;
+    int64_t unused = 0;
+    str tenant = STR_NONE;
+    q->limit = LIST_DEFAULT;
+    status st = query_read(c, list_fields, COUNT_OF(list_fields), q, &q->given, err);
+    if (st == ST_OK) st = cursor_read(q->cursor, 'r', &before, &unused, err);
+    if (st == ST_OK) st = read_statuses(q->status, &q->filter.statuses, err);
+    if (st == ST_OK && q->substatus.ptr) st = substatus_check(q->substatus, err);
+    if (st == ST_OK) st = call_tenant(c, q->tenant, &tenant, err);
+    if (st != ST_OK) return st;
+    unsigned statuses = q->filter.statuses;
+    q->filter = (struct run_filter){.tenant_id = tenant,
+                                    .project_id = q->project,
+                                    .environment_id = q->environment,
+                                    .plan_id = q->plan,
+                                    .plan_version = q->version,
+                                    .text = q->text,
+                                    .provider = q->provider,
+                                    .workflow_id = q->workflow,
+                                    .statuses = statuses,
+                                    .only_inconsistent = q->inconsistent,
+                                    .since_us = q->since_us,
+                                    .until_us = q->until_us,
+                                    .before_run_no = before,
+                                    .scan_max = SCAN_MAX};
+    if (q->given & (1U << LIST_CORRELATION)) q->filter.correlation = &q->correlation;
+    return ST_OK;
+}
+
+/* What a run does beyond its status is not stored: it is found for each run of the page. */
+static status keep_substatus(struct call *c, struct ledger *reader, const struct run_info *run,
+                             str wanted, bool *keep, struct error *err) {
+    struct run_snapshot snapshot;
+    status st = status_snapshot(reader, run->run_id, &c->arena, &snapshot, err);
+    *keep = st == ST_OK && snapshot.substatus.ptr && str_eq(snapshot.substatus, wanted);
+    return st;
+}
+
+static status list_runs(struct call *c, struct ledger *reader, struct error *err) {
+    struct list_query *q = c->own;
+    struct run_info *runs = NULL;
+    size_t count = 0;
+    int64_t next = 0;
+    status st = ledger_list_runs(reader, &q->filter, (size_t)q->limit, &c->arena, &runs, &count,
+                                 &next, err);
+    if (st != ST_OK) return st;
+    buf_put_c(&c->out, "{\"items\":[");
+    for (size_t i = 0; i < count; i++) {
+        bool keep = true;
+        if (q->substatus.ptr) st = keep_substatus(c, reader, &runs[i], q->substatus, &keep, err);
+        if (st != ST_OK) return st;
+        if (!keep) continue;
+        put_comma(&c->out);
+        buf_put_char(&c->out, '{');
+        put_run(&c->out, &runs[i]);
+        buf_put_char(&c->out, '}');
+    }
+    buf_put_c(&c->out, "],\"next\":");
+    if (next > 0) {
+        buf_put_char(&c->out, '"');
+        cursor_write(&c->out, 'r', next, 0);
+        buf_put_char(&c->out, '"');
+    } else {
+        buf_put_c(&c->out, "null");
+    }
+    buf_put_char(&c->out, '}');
+    return ST_OK;
+}
+
+static void get_runs(struct call *c) {
+    struct error err = {0};
+    struct list_query *q = ARENA_NEW(&c->arena, struct list_query);
+    c->own = q;
+    if (read_list(c, q, &err) != ST_OK)
+        call_fail(c, &err);
+    else
+        call_read(c, list_runs, NULL);
+}
+
+/* ---- one run ---- */
+
+static void put_run_now(struct call *c, const struct run_info *info,
+                        const struct run_snapshot *snapshot) {
+    struct engine_run_ref ref = run_ref_local(info->run_id);
+    buf_put_char(&c->out, '{');
+    put_run(&c->out, info);
+    put_text_if(&c->out, "substatus", snapshot->substatus);
+    put_text_if(&c->out, "message", snapshot->message);
+    put_name(&c->out, "engineRunRef");
+    run_ref_json(&ref, &c->out);
+    buf_put_char(&c->out, '}');
+}
+
+static status load_run(struct call *c, struct ledger *reader, struct error *err) {
+    struct run_info info;
+    struct run_snapshot snapshot = {0};
+    status st = call_find_run(c, reader, c->args[0], &info, err);
+    if (st == ST_OK) st = status_snapshot(reader, info.run_id, &c->arena, &snapshot, err);
+    if (st != ST_OK) return st;
+    str tag = call_text(c, "\"%lld\"", (long long)info.head.last_seq);
+    call_header(c, "ETag", tag);
+    c->own = str_eq(http_header(c->request, STR("If-None-Match")), tag) ? c : NULL;
+    if (!c->own) put_run_now(c, &info, &snapshot);
+    return ST_OK;
+}
+
+static void answer_run(struct call *c) { call_answer(c, c->own ? 304 : 200); }
+
+static void get_run(struct call *c) {
+    struct error err = {0};
+    if (query_none(c, &err) != ST_OK)
+        call_fail(c, &err);
+    else
+        call_read(c, load_run, answer_run);
+}
+
+struct state_query {
+    int64_t at;
+};
+static const struct field state_fields[] = {
+    {"at", FIELD_INT, FIELD(struct state_query, at), false, 1, NUMBER_MAX}};
+
+static status load_state(struct call *c, struct ledger *reader, struct error *err) {
+    struct state_query *q = c->own;
+    struct run_info info;
+    struct run run = {0};
+    status st = call_find_run(c, reader, c->args[0], &info, err);
+    if (st == ST_OK && q->at > info.head.run_seq)
+        st = error_at(err, ST_NOT_FOUND, "POSITION_NOT_FOUND", "?at",
+                      "the run has %lld events, there is no runSeq %lld",
+                      (long long)info.head.run_seq, (long long)q->at);
+    if (st == ST_OK)
+        st = ledger_replay(reader, info.run_id, q->at, true, &c->arena, &run, NULL, err);
+    if (st == ST_OK) run_state_json(&run, &c->out);
+    return st;
+}
+
+static void get_state(struct call *c) {
+    struct error err = {0};
+    struct state_query *q = ARENA_NEW(&c->arena, struct state_query);
+    c->own = q;
+    if (query_read(c, state_fields, COUNT_OF(state_fields), q, NULL, &err) != ST_OK)
+        call_fail(c, &err);
+    else
+        call_read(c, load_state, NULL);
+}
+
+static status load_explanation(struct call *c, struct ledger *reader, struct error *err) {
+    struct run_info info;
+    struct explanation x;
+    status st = call_find_run(c, reader, c->args[0], &info, err);
+    if (st == ST_OK) st = explain_run(reader, info.run_id, clock_wall_us(), &c->arena, &x, err);
+    if (st == ST_OK) explanation_json(&x, &c->out);
+    return st;
+}
+
+static void get_explanation(struct call *c) {
+    struct error err = {0};
+    if (query_none(c, &err) != ST_OK)
+        call_fail(c, &err);
+    else
+        call_read(c, load_explanation, NULL);
+}
+
+/* ---- by a provider's ids ---- */
+
+struct resolve {
+    str provider, workflow, run, tenant;
+};
+static const struct field resolve_fields[] = {
+    {"provider", FIELD_TEXT, FIELD(struct resolve, provider), true, 1, 0},
+    {"workflowId", FIELD_TEXT, FIELD(struct resolve, workflow), true, 1, 0},
+    {"providerRunId", FIELD_TEXT, FIELD(struct resolve, run), true, 1, 0},
+    {"tenantId", FIELD_TEXT, FIELD(struct resolve, tenant), false, 1, 0},
+};
+
+static status load_resolved(struct call *c, struct ledger *reader, struct error *err) {
+    struct resolve *q = c->own;
+    struct run_info info;
+    status st = ledger_find_provider(reader, q->tenant, q->provider, q->workflow, q->run, &c->arena,
+                                     &info, err);
+    if (st == ST_NOT_FOUND)
+        return error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "", "no run is known by these ids");
+    if (st != ST_OK) return st;
+    buf_put_char(&c->out, '{');
+    put_run(&c->out, &info);
+    buf_put_char(&c->out, '}');
+    return ST_OK;
+}
+
+static void get_resolve(struct call *c) {
+    struct error err = {0};
+    struct resolve *q = ARENA_NEW(&c->arena, struct resolve);
+    c->own = q;
+    status st = query_read(c, resolve_fields, COUNT_OF(resolve_fields), q, NULL, &err);
+    if (st == ST_OK) st = call_tenant(c, q->tenant, &q->tenant, &err);
+    if (st != ST_OK)
+        call_fail(c, &err);
+    else
+        call_read(c, load_resolved, NULL);
+}
+
+#define READERS (ROLE_VIEWER | ROLE_OPERATOR)
+static const struct route routes[] = {
+    {"GET", "/v1/runs/{runId}", "run.get", READERS | ROLE_PRODUCER, 0, get_run},
+    {"POST", "/v1/runs", "run.start", ROLE_OPERATOR, ROUTE_CHANGES, post_run},
+    {"GET", "/v1/runs", "run.list", READERS, 0, get_runs},
+    {"GET", "/v1/runs/{runId}/state", "run.state", READERS, 0, get_state},
+    {"GET", "/v1/runs/{runId}/explain", "run.explain", READERS, 0, get_explanation},
+    {"GET", "/v1/resolve", "run.resolve", READERS | ROLE_PRODUCER, 0, get_resolve},
+};
+const struct route_table run_routes = {routes, COUNT_OF(routes)};

@@ -1,0 +1,210 @@
+/* api/signals.c: what an operator tells a run: signals, the verbs that are short for one, and
+ * checkpoints. */
+#include "api/impl.h"
+#include "base/time.h"
+#include "core/signal.h"
+
+struct signal_call {
+    struct signal signal;
+    struct run_info info;
+    bool elsewhere;              /* another process carries the run out */
+    struct append_result result; /* of a checkpoint */
+};
+
+#define AT(member) FIELD(struct signal_call, signal.member)
+#define NAME                                                                                       \
+    { "signal", FIELD_TEXT, AT(name), true, 1, 0 }
+#define ID                                                                                         \
+    { "signalId", FIELD_TEXT, AT(signal_id), false, 1, 0 }
+#define STEP(required)                                                                             \
+    { "stepId", FIELD_TEXT, AT(step_id), required, 1, 0 }
+#define PAYLOAD                                                                                    \
+    { "payload", FIELD_JSON, AT(payload), false, 0, 0 }
+#define REASON                                                                                     \
+    { "reason", FIELD_TEXT, AT(reason), false, 0, AUDIT_REASON_MAX }
+static const struct field any_fields[] = {NAME, ID, STEP(false), PAYLOAD, REASON};
+static const struct field plain_fields[] = {ID, REASON};
+static const struct field approval_fields[] = {ID, STEP(false), PAYLOAD, REASON};
+static const struct field retry_fields[] = {STEP(true), ID, REASON};
+
+static void answer_signal(struct call *c) { call_answer(c, 202); }
+
+/* The run's node is told through the ledger. */
+static status post_elsewhere(struct call *c, struct ledger *ledger, struct error *err) {
+    struct signal_call *s = c->own;
+    status st = c->api->options.post_signal(ledger, s->info.run_id, &s->signal, call_actor(c), err);
+    return st == ST_OK ? access_ride(ledger, &c->rider, err) : st;
+}
+
+static status keep_receipt(struct call *c, struct ledger *ledger, struct error *err) {
+    c->rider.audit = NULL;
+    return access_ride(ledger, &c->rider, err);
+}
+
+static void on_signalled(void *context, status code, const struct error *err) {
+    struct call *c = context;
+    struct signal_call *s = c->own;
+    bool elsewhere = code == ST_CONFLICT && err->reason &&
+                     strcmp(err->reason, "RUN_ELSEWHERE") == 0 && c->api->options.post_signal;
+    if (elsewhere) {
+        call_change(c, post_elsewhere, answer_signal);
+        return;
+    }
+    if (code != ST_OK) {
+        call_fail(c, err);
+        return;
+    }
+    hub_committed(c->api->hub, s->info.tenant_id, s->info.run_id);
+    if (c->keyed) /* a signal without effect commits nothing, and is remembered all the same */
+        call_change(c, keep_receipt, answer_signal);
+    else
+        call_answer(c, 202);
+}
+
+static status find_run(struct call *c, struct ledger *reader, struct error *err) {
+    struct signal_call *s = c->own;
+    return call_find_run(c, reader, c->args[0], &s->info, err);
+}
+
+/* Without an id of the sender's, a repeated request must still be the same signal. */
+static void choose_id(struct call *c, struct signal *signal) {
+    uuid id = uuid_v4();
+    char text[UUID_TEXT_LEN];
+    if (signal->signal_id.ptr) return;
+    if (c->keyed) {
+        uint8_t hash[SHA256_LEN];
+        sha256_of(call_text(c, "%.*s\n%.*s", STR_ARG(c->receipt.scope), STR_ARG(c->receipt.key)),
+                  hash);
+        memcpy(id.b, hash, sizeof(id.b));
+        id.b[6] = (uint8_t)(0x40 | (id.b[6] & 0x0F));
+        id.b[8] = (uint8_t)(0x80 | (id.b[8] & 0x3F));
+    }
+    uuid_format(id, text);
+    signal->signal_id = arena_str(&c->arena, str_n(text, sizeof(text)));
+}
+
+static void send_signal(struct call *c) {
+    struct signal_call *s = c->own;
+    choose_id(c, &s->signal);
+    buf_put_char(&c->out, '{');
+    put_text(&c->out, "runId", s->info.run_id);
+    put_text(&c->out, "signal", s->signal.name);
+    put_text(&c->out, "signalId", s->signal.signal_id);
+    buf_put_char(&c->out, '}');
+    const struct append_rider *riders =
+        call_riders(c, s->info.run_id, s->signal.reason, 202, false);
+    engine_signal(c->api->options.engine, s->info.run_id, &s->signal, call_actor(c), riders,
+                  on_signalled, c);
+}
+
+static void signal_with(struct call *c, const char *name, const struct field *fields,
+                        size_t count) {
+    struct error err = {0};
+    struct signal_call *s = ARENA_NEW(&c->arena, struct signal_call);
+    status st = query_none(c, &err);
+    bool empty = name && c->request->body.len == 0 && !fields[0].required;
+    c->own = s;
+    if (name) s->signal.name = str_c(name);
+    if (st == ST_OK && !empty) st = body_read(c, fields, count, s, NULL, &err);
+    if (st == ST_OK) st = signal_validate(&s->signal, &err);
+    if (st == ST_OK && s->signal.kind == SIGNAL_LAUNCH)
+        st = error_at(&err, ST_INVALID, "SIGNAL_INVALID", "/signal", "only the engine launches");
+    if (st != ST_OK)
+        call_fail(c, &err);
+    else
+        call_read(c, find_run, send_signal);
+}
+
+static void post_signal(struct call *c) { signal_with(c, NULL, any_fields, COUNT_OF(any_fields)); }
+static void post_cancel(struct call *c) {
+    signal_with(c, "CANCEL", plain_fields, COUNT_OF(plain_fields));
+}
+static void post_pause(struct call *c) {
+    signal_with(c, "PAUSE", plain_fields, COUNT_OF(plain_fields));
+}
+static void post_resume(struct call *c) {
+    signal_with(c, "RESUME", plain_fields, COUNT_OF(plain_fields));
+}
+static void post_approve(struct call *c) {
+    signal_with(c, "APPROVE", approval_fields, COUNT_OF(approval_fields));
+}
+static void post_reject(struct call *c) {
+    signal_with(c, "REJECT", approval_fields, COUNT_OF(approval_fields));
+}
+static void post_retry(struct call *c) {
+    signal_with(c, "RETRY_STEP", retry_fields, COUNT_OF(retry_fields));
+}
+
+/* ---- a run that nobody looks at ---- */
+
+static void wake(struct call *c) {
+    struct signal_call *s = c->own;
+    engine_look(c->api->options.engine, s->info.run_id);
+    buf_put_char(&c->out, '{');
+    put_text(&c->out, "runId", s->info.run_id);
+    buf_put_char(&c->out, '}');
+    call_answer(c, 202);
+}
+
+static void post_wake(struct call *c) {
+    struct error err = {0};
+    c->own = ARENA_NEW(&c->arena, struct signal_call);
+    if (query_none(c, &err) != ST_OK)
+        call_fail(c, &err);
+    else if (c->request->body.len > 0)
+        call_refuse(c, ST_INVALID, "BODY_UNEXPECTED", "", "this request has no body");
+    else
+        call_read(c, find_run, wake);
+}
+
+/* ---- checkpoints ---- */
+
+static status make_checkpoint(struct call *c, struct ledger *ledger, struct error *err) {
+    struct signal_call *s = c->own;
+    struct append_result *r = &s->result;
+    status st = ledger_checkpoint(ledger, s->info.run_id, r, &c->arena, err);
+    if (st != ST_OK) return st;
+    buf_put_char(&c->out, '{');
+    put_uuid(&c->out, "eventId", r->event_id);
+    put_int(&c->out, "runSeq", r->run_seq);
+    put_time(&c->out, "persistedAt", r->persisted_us);
+    buf_put_char(&c->out, '}');
+    return access_ride(ledger, call_riders(c, s->info.run_id, STR_NONE, 201, false), err);
+}
+
+static void answer_checkpoint(struct call *c) {
+    struct signal_call *s = c->own;
+    hub_committed(c->api->hub, s->info.tenant_id, s->info.run_id);
+    call_answer(c, 201);
+}
+
+static void change_checkpoint(struct call *c) {
+    call_change(c, make_checkpoint, answer_checkpoint);
+}
+
+static void post_checkpoint(struct call *c) {
+    struct error err = {0};
+    c->own = ARENA_NEW(&c->arena, struct signal_call);
+    if (query_none(c, &err) != ST_OK) {
+        call_fail(c, &err);
+    } else if (c->request->body.len > 0) {
+        call_refuse(c, ST_INVALID, "BODY_UNEXPECTED", "", "this request has no body");
+    } else {
+        call_read(c, find_run, change_checkpoint);
+    }
+}
+
+#define CHANGE(verb, name, run)                                                                    \
+    { "POST", "/v1/runs/{runId}/" verb, name, ROLE_OPERATOR, ROUTE_CHANGES, run }
+static const struct route routes[] = {
+    CHANGE("signals", "run.signal", post_signal),
+    CHANGE("cancel", "run.cancel", post_cancel),
+    CHANGE("pause", "run.pause", post_pause),
+    CHANGE("resume", "run.resume", post_resume),
+    CHANGE("approve", "run.approve", post_approve),
+    CHANGE("reject", "run.reject", post_reject),
+    CHANGE("retry", "run.retry", post_retry),
+    CHANGE("checkpoints", "run.checkpoint", post_checkpoint),
+    {"POST", "/v1/runs/{runId}/wake", "run.wake", ROLE_OPERATOR, ROUTE_NO_RECEIPT, post_wake},
+};
+const struct route_table signal_routes = {routes, COUNT_OF(routes)};

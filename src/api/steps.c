@@ -1,0 +1,98 @@
+/* api/steps.c: the steps of a run, with what they gave. */
+#include "api/impl.h"
+#include "base/time.h"
+#include "engine/status.h"
+
+struct steps_query {
+    bool outputs;
+    struct run_view view;
+    str *payloads; /* of each step's newest result */
+};
+static const struct field steps_fields[] = {
+    {"outputs", FIELD_BOOL, FIELD(struct steps_query, outputs), false, 0, 0}};
+
+struct gathering {
+    struct steps_query *q;
+    struct arena *arena;
+};
+
+static status keep_payload(void *context, const struct event_record *rec, struct error *err) {
+    struct gathering *g = context;
+    struct run *run = &g->q->view.run;
+    if (!rec->event.subject.ptr || event_type_is_fact(rec->event.type)) return ST_OK;
+    const struct step *s = run_step(run, rec->event.subject);
+    if (!s || s->result_seq != rec->seq) return ST_OK;
+    if (arena_try_str(g->arena, rec->event.payload, &g->q->payloads[s - run->steps])) return ST_OK;
+    return error_at(err, ST_LIMIT, "ANSWER_TOO_LARGE", "", "the outputs of the run are too large");
+}
+
+/* The output stands in the payload, beside what the engine adds. */
+static void put_output(struct call *c, str payload) {
+    struct json_limits limits = {EVENT_BYTES_MAX, JSON_DEPTH_MAX};
+    struct arena_mark mark = arena_mark(&c->arena);
+    yyjson_val *root = NULL;
+    struct error ignored;
+    if (payload.ptr && json_parse(payload, limits, &c->arena, &root, &ignored) == ST_OK) {
+        yyjson_val *output = json_member(root, "output");
+        if (output) {
+            put_name(&c->out, "output");
+            (void)json_write(output, &c->out);
+        }
+    }
+    arena_rewind(&c->arena, mark);
+}
+
+static void put_step(struct call *c, const struct step_view *s, str payload, int64_t now_us) {
+    struct buf *out = &c->out;
+    int64_t end = s->state == STEP_RUNNING ? now_us : s->ended_us;
+    put_comma(out);
+    buf_put_char(out, '{');
+    put_text(out, "stepId", s->id);
+    put_text(out, "type", s->type);
+    put_text(out, "state", str_c(step_state_name(s->state)));
+    put_int(out, "logicalAttemptId", s->attempt);
+    put_time(out, "startedAt", s->started_us);
+    put_time(out, "endedAt", s->ended_us);
+    if (s->started_us > 0 && end > 0) put_int(out, "durationMs", (end - s->started_us) / 1000);
+    if (s->retried_us > 0) put_time(out, "retryAt", s->retry_us);
+    put_text(out, "code", s->code);
+    put_text(out, "message", s->message);
+    put_output(c, payload);
+    buf_put_char(out, '}');
+}
+
+static status load_steps(struct call *c, struct ledger *reader, struct error *err) {
+    struct steps_query *q = c->own;
+    struct run_info info;
+    struct gathering g = {q, &c->arena};
+    int64_t now = clock_wall_us();
+    status st = call_find_run(c, reader, c->args[0], &info, err);
+    if (st == ST_OK) st = run_view_load(reader, info.run_id, &c->arena, &q->view, err);
+    if (st != ST_OK) return st;
+    uint32_t count = q->view.run.step_count;
+    q->payloads = ARENA_ARRAY(&c->arena, str, count + 1);
+    if (q->outputs) st = ledger_walk_run(reader, &info, 0, keep_payload, &g, err);
+    if (st != ST_OK) return st;
+    buf_put_c(&c->out, "{\"items\":[");
+    for (uint32_t i = 0; i < count; i++) {
+        if (q->view.steps[i].state != STEP_MENTIONED)
+            put_step(c, &q->view.steps[i], q->payloads[i], now);
+    }
+    buf_put_c(&c->out, "],\"next\":null}");
+    return ST_OK;
+}
+
+static void get_steps(struct call *c) {
+    struct error err = {0};
+    struct steps_query *q = ARENA_NEW(&c->arena, struct steps_query);
+    c->own = q;
+    if (query_read(c, steps_fields, COUNT_OF(steps_fields), q, NULL, &err) != ST_OK)
+        call_fail(c, &err);
+    else
+        call_read(c, load_steps, NULL);
+}
+
+static const struct route routes[] = {
+    {"GET", "/v1/runs/{runId}/steps", "run.steps", ROLE_VIEWER | ROLE_OPERATOR, 0, get_steps},
+};
+const struct route_table step_routes = {routes, COUNT_OF(routes)};

@@ -1,0 +1,395 @@
+/* api/tasks.c: outside workers: poll, heartbeat, complete, fail, and results in batches.
+ *
+ * The token of a task is opaque to workers: which lease of which attempt of which step. Forging one
+ * gains nothing: the lease number is the fence, and the run must be the caller's tenant's. */
+#include "adapters/trace.h"
+#include "api/impl.h"
+#include "base/time.h"
+
+enum {
+    TASKS_MAX = 100,
+    LEASE_MS_MIN = 100,
+    LEASE_MS_MAX_ = 24 * 3600 * 1000,
+    LEASE_MS_DEFAULT = 30000,
+    WAIT_MS_MAX = 60000,
+    RESULTS_MAX = 1000,
+    TOKEN_BYTES_MAX = 1024,
+    MESSAGE_BYTES_MAX = 4096,
+    CODE_BYTES_MAX = 100,
+};
+
+/* ---- tokens ---- */
+
+static void put_token(struct buf *out, const struct task_ref *ref) {
+    struct buf plain;
+    buf_init(&plain, TOKEN_BYTES_MAX);
+    buf_printf(&plain, "t1.%lld.%lld.%zu.", (long long)ref->attempt, (long long)ref->lease,
+               ref->run_id.len);
+    buf_put(&plain, ref->run_id);
+    buf_put(&plain, ref->step_id);
+    put_name(out, "task");
+    buf_put_char(out, '"');
+    base64url_write(out, plain.ptr, plain.len);
+    buf_put_char(out, '"');
+    buf_release(&plain);
+}
+
+static status read_token(struct call *c, str token, struct task_ref *out, struct error *err) {
+    str plain = STR_NONE;
+    str attempt;
+    str lease;
+    str len;
+    int64_t run_len = 0;
+    bool good = base64url_read(token, &c->arena, &plain) && str_starts(plain, STR("t1."));
+    if (good) plain = str_from(plain, 3);
+    good = good && str_split(plain, '.', &attempt, &plain) &&
+           str_split(plain, '.', &lease, &plain) && str_split(plain, '.', &len, &plain) &&
+           str_to_int(attempt, &out->attempt) && str_to_int(lease, &out->lease) &&
+           str_to_int(len, &run_len) && run_len > 0 && (size_t)run_len < plain.len &&
+           str_utf8(plain, &(size_t){0});
+    if (!good)
+        return error_at(err, ST_INVALID, "TASK_TOKEN_INVALID", "/task",
+                        "expected the \"task\" of a poll, as it came");
+    out->run_id = str_n(plain.ptr, (size_t)run_len);
+    out->step_id = str_from(plain, (size_t)run_len);
+    str own = str_c(c->who->tenant);
+    out->tenant_id = str_eq(own, STR("*")) ? STR_NONE : own;
+    return ST_OK;
+}
+
+/* ---- poll ---- */
+
+struct poll {
+    str queue, worker, tenant;
+    int64_t max, lease_ms, wait_ms;
+    struct engine_poll *poll; /* while it waits */
+    bool asking;              /* inside engine_poll(): an answer is kept until it returns */
+    bool answered;
+    bool after_results; /* the tasks are the last line of a batch's answer */
+};
+#define AT(member) FIELD(struct poll, member)
+static const struct field poll_fields[] = {
+    {"queue", FIELD_TEXT, AT(queue), true, 1, 0},
+    {"worker", FIELD_TEXT, AT(worker), true, 1, ACTOR_BYTES_MAX},
+    {"max", FIELD_INT, AT(max), false, 1, TASKS_MAX},
+    {"leaseMs", FIELD_INT, AT(lease_ms), false, LEASE_MS_MIN, LEASE_MS_MAX_},
+    {"waitMs", FIELD_INT, AT(wait_ms), false, 0, WAIT_MS_MAX},
+    {"tenantId", FIELD_TEXT, AT(tenant), false, 1, 0},
+};
+
+static void put_traceparent(struct buf *out, const struct task *t) {
+    char text[TRACE_PARENT_LEN];
+    if (trace_parent(t->correlation, t->ref.run_id, t->ref.step_id, t->ref.attempt, text))
+        put_text(out, "traceparent", str_n(text, sizeof(text)));
+}
+
+static void put_task(struct buf *out, const struct task *t) {
+    put_comma(out);
+    buf_put_char(out, '{');
+    put_token(out, &t->ref);
+    put_text(out, "runId", t->ref.run_id);
+    put_text(out, "stepId", t->ref.step_id);
+    put_int(out, "attempt", t->ref.attempt);
+    put_int(out, "lease", t->ref.lease);
+    put_text(out, "tenantId", t->tenant_id);
+    put_text(out, "queue", t->queue);
+    put_name(out, "input");
+    buf_put(out, t->input.ptr && t->input.len > 0 ? t->input : STR("null"));
+    put_time(out, "leaseUntil", t->lease_until_us);
+    put_traceparent(out, t);
+    buf_put_char(out, '}');
+}
+
+static void put_tasks(struct buf *out, const struct task *tasks, size_t count) {
+    buf_put_c(out, "{\"items\":[");
+    for (size_t i = 0; i < count; i++)
+        put_task(out, &tasks[i]);
+    buf_put_c(out, "]}");
+}
+
+static void answer_poll(struct call *c) {
+    struct poll *p = c->own;
+    if (p->after_results)
+        call_answer_as(c, 200, "application/x-ndjson");
+    else
+        call_answer(c, 200);
+}
+
+static void on_tasks(void *context, const struct task *tasks, size_t count) {
+    struct call *c = context;
+    struct poll *p = c->own;
+    put_tasks(&c->out, tasks, count);
+    if (p->after_results) buf_put_char(&c->out, '\n');
+    p->answered = true;
+    if (!p->asking) answer_poll(c);
+}
+
+static void stop_polling(struct call *c) {
+    struct poll *p = c->own;
+    engine_poll_cancel(c->api->options.engine, p->poll);
+    on_tasks(c, NULL, 0);
+}
+
+static void on_gone(void *context, struct http_exchange *exchange) {
+    (void)exchange;
+    struct call *c = context;
+    if (!c->cut) return;
+    c->cut = NULL;
+    stop_polling(c);
+}
+
+static status start_poll(struct call *c, struct poll *p, struct error *err) {
+    if (c->api->draining) p->wait_ms = 0;
+    p->asking = true;
+    status st = engine_poll(c->api->options.engine, p->tenant, p->queue, p->worker, (size_t)p->max,
+                            p->lease_ms, clock_wall_us() + p->wait_ms * 1000, on_tasks, c, &p->poll,
+                            err);
+    p->asking = false;
+    if (st != ST_OK) return st;
+    if (p->answered) {
+        answer_poll(c);
+        return ST_OK;
+    }
+    c->cut = stop_polling;
+    http_on_gone(c->exchange, on_gone, c);
+    return ST_OK;
+}
+
+static status poll_tenant(struct call *c, str *tenant, struct error *err) {
+    status st = call_tenant(c, *tenant, tenant, err);
+    if (st == ST_OK && !tenant->ptr) *tenant = STR("default");
+    return st;
+}
+
+static void post_poll(struct call *c) {
+    struct error err = {0};
+    struct poll *p = ARENA_NEW(&c->arena, struct poll);
+    *p = (struct poll){.max = 1, .lease_ms = LEASE_MS_DEFAULT};
+    c->own = p;
+    status st = query_none(c, &err);
+    if (st == ST_OK) st = body_read(c, poll_fields, COUNT_OF(poll_fields), p, NULL, &err);
+    if (st == ST_OK) st = poll_tenant(c, &p->tenant, &err);
+    if (st == ST_OK) st = start_poll(c, p, &err);
+    if (st != ST_OK) call_fail(c, &err);
+}
+
+/* ---- heartbeat ---- */
+
+struct answer {
+    str token, output, code, message;
+    yyjson_val *error;
+    int64_t lease_ms;
+    struct task_ref ref;
+};
+#define IN(member) FIELD(struct answer, member)
+#define TOKEN {"task", FIELD_TEXT, IN(token), true, 1, TOKEN_BYTES_MAX}
+#define CODE {"code", FIELD_TEXT, IN(code), true, 1, CODE_BYTES_MAX}
+#define MESSAGE {"message", FIELD_TEXT, IN(message), false, 0, MESSAGE_BYTES_MAX}
+#define OUTPUT {"output", FIELD_JSON, IN(output), false, 0, 0}
+static const struct field heartbeat_fields[] = {
+    TOKEN, {"leaseMs", FIELD_INT, IN(lease_ms), false, LEASE_MS_MIN, LEASE_MS_MAX_}};
+static const struct field complete_fields[] = {TOKEN, OUTPUT};
+static const struct field fail_fields[] = {TOKEN, CODE, MESSAGE};
+static const struct field result_fields[] = {TOKEN, OUTPUT,
+                                             {"error", FIELD_VALUE, IN(error), false, 0, 0}};
+static const struct field error_fields[] = {CODE, MESSAGE};
+
+static status read_answer(struct call *c, const struct field *fields, size_t count,
+                          struct answer *a, struct error *err) {
+    status st = query_none(c, err);
+    if (st == ST_OK) st = body_read(c, fields, count, a, NULL, err);
+    return st == ST_OK ? read_token(c, a->token, &a->ref, err) : st;
+}
+
+static void post_heartbeat(struct call *c) {
+    struct error err = {0};
+    struct answer a = {.lease_ms = LEASE_MS_DEFAULT};
+    int64_t until = 0;
+    status st = read_answer(c, heartbeat_fields, COUNT_OF(heartbeat_fields), &a, &err);
+    if (st == ST_OK)
+        st = engine_heartbeat(c->api->options.engine, &a.ref, a.lease_ms, &until, &err);
+    if (st != ST_OK) {
+        call_fail(c, &err);
+        return;
+    }
+    buf_put_char(&c->out, '{');
+    put_time(&c->out, "leaseUntil", until);
+    buf_put_char(&c->out, '}');
+    call_answer(c, 200);
+}
+
+/* ---- one result ---- */
+
+static void on_taken(void *context, status code, const struct error *err) {
+    struct call *c = context;
+    if (code != ST_OK) {
+        call_fail(c, err);
+        return;
+    }
+    buf_put_c(&c->out, "{}");
+    call_answer(c, 200);
+}
+
+static void give_result(struct call *c, const struct field *fields, size_t count, bool ok) {
+    struct error err = {0};
+    struct answer *a = ARENA_NEW(&c->arena, struct answer);
+    if (read_answer(c, fields, count, a, &err) != ST_OK) {
+        call_fail(c, &err);
+        return;
+    }
+    engine_task_done(c->api->options.engine, &a->ref, ok, a->output, a->code, a->message,
+                     call_actor(c), on_taken, c);
+}
+
+static void post_complete(struct call *c) {
+    give_result(c, complete_fields, COUNT_OF(complete_fields), true);
+}
+static void post_fail(struct call *c) { give_result(c, fail_fields, COUNT_OF(fail_fields), false); }
+
+/* ---- many results, and perhaps the next tasks ---- */
+
+struct result {
+    struct call *call;
+    struct answer answer;
+    struct error *err; /* NULL: taken */
+    int64_t line;
+};
+struct results {
+    struct poll poll; /* first: the functions of a poll find it at c->own */
+    str poll_queue;
+    struct result *items;
+    size_t count, pending;
+    str actor;
+};
+#define Q(member) FIELD(struct results, member)
+static const struct field results_query[] = {
+    {"poll", FIELD_TEXT, Q(poll_queue), false, 1, 0},
+    {"worker", FIELD_TEXT, Q(poll.worker), false, 1, ACTOR_BYTES_MAX},
+    {"max", FIELD_INT, Q(poll.max), false, 1, TASKS_MAX},
+    {"leaseMs", FIELD_INT, Q(poll.lease_ms), false, LEASE_MS_MIN, LEASE_MS_MAX_},
+    {"waitMs", FIELD_INT, Q(poll.wait_ms), false, 0, WAIT_MS_MAX},
+    {"tenantId", FIELD_TEXT, Q(poll.tenant), false, 1, 0},
+};
+
+static void results_given(struct call *c) {
+    struct results *r = c->own;
+    struct error err = {0};
+    for (size_t i = 0; i < r->count; i++) {
+        const struct error *why = r->items[i].err;
+        buf_put_char(&c->out, '{');
+        if (why) {
+            put_int(&c->out, "line", r->items[i].line);
+            put_name(&c->out, "error");
+            put_error(&c->out, why);
+        } else {
+            put_bool(&c->out, "ok", true);
+        }
+        buf_put_c(&c->out, "}\n");
+    }
+    if (!r->poll_queue.ptr) {
+        call_answer_as(c, 200, "application/x-ndjson");
+        return;
+    }
+    r->poll.after_results = true;
+    if (start_poll(c, &r->poll, &err) != ST_OK)
+        on_tasks(c, NULL, 0); /* the results were taken: that is what must be said */
+}
+
+static void on_result(void *context, status code, const struct error *err) {
+    struct result *item = context;
+    struct call *c = item->call;
+    struct results *r = c->own;
+    if (code != ST_OK) {
+        item->err = ARENA_NEW(&c->arena, struct error);
+        *item->err = *err;
+    }
+    if (--r->pending == 0) results_given(c);
+}
+
+static status read_result(struct call *c, struct result *item, str line, struct error *err) {
+    struct json_limits limits = {LINE_BYTES_MAX, JSON_DEPTH_MAX};
+    yyjson_val *root = NULL;
+    struct answer *a = &item->answer;
+    status st = json_parse(line, limits, &c->arena, &root, err);
+    if (st == ST_OK)
+        st = object_read(root, "", result_fields, COUNT_OF(result_fields), &c->arena, a, NULL, err);
+    if (st == ST_OK && a->error)
+        st = object_read(a->error, "/error", error_fields, COUNT_OF(error_fields), &c->arena, a,
+                         NULL, err);
+    if (st == ST_OK && a->error && a->output.ptr)
+        st = error_at(err, ST_INVALID, "FIELD_UNKNOWN", "/output", "a failure has no output");
+    return st == ST_OK ? read_token(c, a->token, &a->ref, err) : st;
+}
+
+static status count_lines(struct call *c, struct results *r, struct error *err) {
+    str rest = c->request->body;
+    size_t lines = 0;
+    while (rest.len > 0) {
+        str line;
+        if (!str_split(rest, '\n', &line, &rest)) rest = STR_NONE;
+        lines += str_trim(line).len > 0;
+    }
+    if (lines > RESULTS_MAX)
+        return error_at(err, ST_LIMIT, "BATCH_TOO_LARGE", "", "at most %d results in one request",
+                        RESULTS_MAX);
+    r->items = arena_try(&c->arena, (lines + 1) * sizeof(*r->items));
+    return r->items ? ST_OK : error_set(err, ST_RETRY, "out of memory");
+}
+
+static status read_results(struct call *c, struct results *r, struct error *err) {
+    status st = query_read(c, results_query, COUNT_OF(results_query), r, NULL, err);
+    if (st == ST_OK && r->poll_queue.ptr && !r->poll.worker.ptr)
+        st = error_at(err, ST_INVALID, "PARAMETER_MISSING", "?worker", "is missing");
+    if (st == ST_OK && c->request->body.len > 0 && !body_is(c, "application/x-ndjson"))
+        st = error_at(err, ST_INVALID, "UNSUPPORTED_MEDIA_TYPE", "#Content-Type",
+                      "expected \"Content-Type: application/x-ndjson\"");
+    if (st == ST_OK && c->request->body.len == 0 && !r->poll_queue.ptr)
+        st = error_at(err, ST_INVALID, "BODY_MISSING", "", "results are expected, one a line");
+    if (st == ST_OK) st = poll_tenant(c, &r->poll.tenant, err);
+    r->poll.queue = r->poll_queue;
+    return st == ST_OK ? count_lines(c, r, err) : st;
+}
+
+static void post_results(struct call *c) {
+    struct error err = {0};
+    struct results *r = ARENA_NEW(&c->arena, struct results);
+    r->poll = (struct poll){.max = 1, .lease_ms = LEASE_MS_DEFAULT};
+    c->own = r;
+    if (read_results(c, r, &err) != ST_OK) {
+        call_fail(c, &err);
+        return;
+    }
+    r->actor = call_actor(c);
+    str rest = c->request->body;
+    r->pending = 1; /* our own: the end comes after the last line, whoever answers when */
+    for (int64_t number = 1; rest.len > 0; number++) {
+        str line;
+        if (!str_split(rest, '\n', &line, &rest)) rest = STR_NONE;
+        line = str_trim(line);
+        if (line.len == 0) continue;
+        struct result *item = &r->items[r->count++];
+        struct error why = {0};
+        item->call = c;
+        item->line = number;
+        r->pending++;
+        status st = read_result(c, item, line, &why);
+        if (st != ST_OK)
+            on_result(item, st, &why);
+        else
+            engine_task_done(c->api->options.engine, &item->answer.ref, !item->answer.error,
+                             item->answer.output, item->answer.code, item->answer.message, r->actor,
+                             on_result, item);
+    }
+    if (--r->pending == 0) results_given(c);
+}
+
+#define TASK(verb, traits, run)                                                                    \
+    { "POST", "/v1/tasks/" verb, "task." verb, ROLE_WORKER, traits, run }
+static const struct route routes[] = {
+    TASK("poll", ROUTE_NO_RECEIPT, post_poll),
+    TASK("results", ROUTE_NO_RECEIPT | ROUTE_CHANGES, post_results),
+    TASK("complete", ROUTE_NO_RECEIPT | ROUTE_CHANGES, post_complete),
+    TASK("fail", ROUTE_NO_RECEIPT | ROUTE_CHANGES, post_fail),
+    TASK("heartbeat", ROUTE_NO_RECEIPT, post_heartbeat),
+};
+const struct route_table task_routes = {routes, COUNT_OF(routes)};

@@ -1,0 +1,75 @@
+/* cli/source.h: where a command finds what it shows or changes: a ledger that it opens itself, or a
+ * server that has one. The commands do not know which.
+ *
+ * source_ledger.c and source_remote.c are the two. Lists come in pages: `cursor` is STR_NONE for
+ * the first one and the last page's *next for the others; *next is STR_NONE after the last.
+ * Everything lives in the arena that was given. */
+#pragma once
+
+#include "cli/cli.h"
+#include "engine/status.h"
+#include "ledger/access.h"
+
+struct source;
+struct source_ops {
+    status (*find_run)(struct source *s, str run_id, struct arena *arena, struct run_info *out,
+                       struct error *err);
+    status (*list_runs)(struct source *s, const struct run_filter *filter, str cursor, size_t limit,
+                        struct arena *arena, struct run_info **runs, size_t *count, str *next,
+                        struct error *err);
+    status (*resolve)(struct source *s, str tenant_id, str provider, str workflow_id,
+                      str provider_run_id, struct arena *arena, struct run_info *out,
+                      struct error *err);
+    /* The run right after the event with this runSeq; 0: now. */
+    status (*replay)(struct source *s, str run_id, int64_t at, struct arena *arena, struct run *out,
+                     struct error *err);
+    /* The run's events in order, borrowed. A server gives no facts, and their runSeq as seq. */
+    status (*walk)(struct source *s, const struct run_info *run, ledger_walk walk, void *context,
+                   struct error *err);
+    status (*steps)(struct source *s, str run_id, struct arena *arena, struct step_view **steps,
+                    size_t *count, struct error *err);
+    status (*explain)(struct source *s, str run_id, struct arena *arena, struct explanation *out,
+                      struct error *err);
+    status (*causes)(struct source *s, uuid event_id, size_t limit, struct arena *arena,
+                     struct event_page *page, bool *more, struct error *err);
+    status (*alerts)(struct source *s, str run_id, str cursor, size_t limit, struct arena *arena,
+                     struct alert **alerts, size_t *count, str *next, struct error *err);
+    status (*stats)(struct source *s, struct ledger_stats *out, struct error *err);
+    status (*verify)(struct source *s, bool state, ledger_progress progress, void *context,
+                     struct arena *arena, struct verify_report *out, struct error *err);
+    status (*checkpoint)(struct source *s, str run_id, struct arena *arena,
+                         struct append_result *out, struct error *err);
+    status (*backup)(struct source *s, str file, struct error *err);
+    /* Fills what the maker decides: id, times, creator. *text is the key itself, shown once. */
+    status (*key_create)(struct source *s, struct api_key *key, struct arena *arena, str *text,
+                         struct error *err);
+    status (*key_find)(struct source *s, str key_id, struct arena *arena, struct api_key *out,
+                       struct error *err);
+    status (*key_list)(struct source *s, str tenant_id, str cursor, size_t limit,
+                       struct arena *arena, struct api_key **keys, size_t *count, str *next,
+                       struct error *err);
+    status (*key_revoke)(struct source *s, str key_id, struct error *err);
+    status (*audit)(struct source *s, str tenant_id, str cursor, size_t limit, struct arena *arena,
+                    struct audit_entry **entries, size_t *count, str *next, struct error *err);
+    void (*close)(struct source *s);
+};
+struct source {
+    const struct source_ops *ops;
+    struct cli *cli;
+};
+
+enum source_use {
+    SOURCE_READ,
+    SOURCE_CHANGE, /* a ledger that must be there */
+    SOURCE_CREATE, /* one that is made if there is none */
+};
+/* The server that --server names; or the ledger of --data and --db. To change a SQLite ledger whose
+ * folder another process holds, that process is asked. The caller ends it with source_close(). */
+MUST_CHECK status source_open(struct cli *cli, enum source_use use, struct source **out,
+                              struct error *err);
+void source_close(struct source *s); /* NULL is fine */
+
+struct remote;
+/* Over what is open already, which stays the caller's. In cli->arena. */
+struct source *source_of_ledger(struct cli *cli, struct ledger *ledger);
+struct source *source_of_remote(struct cli *cli, struct remote *remote);

@@ -1,0 +1,264 @@
+/* cli/source_ledger.c: a source that is a ledger, opened by this process. And choosing one. */
+#include "api/auth.h"
+#include "base/time.h"
+#include "cli/remote.h"
+#include "cli/source.h"
+
+#define REPORT_ACTOR STR("local")
+
+struct ledger_source {
+    struct source source;
+    struct ledger *ledger;
+    bool owned;
+};
+
+static struct ledger *of(struct source *s) { return ((struct ledger_source *)s)->ledger; }
+
+/* Our cursors are numbers: "17" or "17.4". */
+static status read_cursor(str cursor, int64_t *a, int64_t *b, struct error *err) {
+    str first = cursor;
+    str second = STR_NONE;
+    *a = *b = 0;
+    if (!cursor.ptr) return ST_OK;
+    bool two = str_split(cursor, '.', &first, &second);
+    if (str_to_int(first, a) && *a > 0 && (!two || str_to_int(second, b))) return ST_OK;
+    return cli_usage(err, "--before must be a whole number from 1, found \"%.*s\"",
+                     STR_ARG(cursor));
+}
+
+/* ---- runs ---- */
+
+static status find_run(struct source *s, str run_id, struct arena *arena, struct run_info *out,
+                       struct error *err) {
+    return ledger_find_run(of(s), run_id, arena, out, err);
+}
+
+static status list_runs(struct source *s, const struct run_filter *filter, str cursor, size_t limit,
+                        struct arena *arena, struct run_info **runs, size_t *count, str *next,
+                        struct error *err) {
+    struct run_filter f = *filter;
+    int64_t before = 0;
+    int64_t unused = 0;
+    *next = STR_NONE;
+    status st = read_cursor(cursor, &f.before_run_no, &unused, err);
+    if (st == ST_OK) st = ledger_list_runs(of(s), &f, limit, arena, runs, count, &before, err);
+    if (st == ST_OK && before > 0) *next = cli_text(s->cli, "%lld", (long long)before);
+    return st;
+}
+
+static status resolve(struct source *s, str tenant_id, str provider, str workflow_id,
+                      str provider_run_id, struct arena *arena, struct run_info *out,
+                      struct error *err) {
+    return ledger_find_provider(of(s), tenant_id, provider, workflow_id, provider_run_id, arena,
+                                out, err);
+}
+
+static status replay(struct source *s, str run_id, int64_t at, struct arena *arena, struct run *out,
+                     struct error *err) {
+    return ledger_replay(of(s), run_id, at, true, arena, out, NULL, err);
+}
+
+static status walk_run(struct source *s, const struct run_info *run, ledger_walk walk,
+                       void *context, struct error *err) {
+    return ledger_walk_run(of(s), run, 0, walk, context, err);
+}
+
+static status steps(struct source *s, str run_id, struct arena *arena, struct step_view **out,
+                    size_t *count, struct error *err) {
+    struct run_view view;
+    status st = run_view_load(of(s), run_id, arena, &view, err);
+    if (st != ST_OK) return st;
+    *out = view.steps;
+    *count = view.run.step_count;
+    return ST_OK;
+}
+
+static status explain(struct source *s, str run_id, struct arena *arena, struct explanation *out,
+                      struct error *err) {
+    return explain_run(of(s), run_id, clock_wall_us(), arena, out, err);
+}
+
+/* ---- events ---- */
+
+static status causes(struct source *s, uuid event_id, size_t limit, struct arena *arena,
+                     struct event_page *page, bool *more, struct error *err) {
+    return ledger_causes(of(s), event_id, limit, arena, page, more, err);
+}
+
+static status alerts(struct source *s, str run_id, str cursor, size_t limit, struct arena *arena,
+                     struct alert **out, size_t *count, str *next, struct error *err) {
+    int64_t run_no = 0;
+    int64_t seq = 0;
+    *next = STR_NONE;
+    status st = read_cursor(cursor, &run_no, &seq, err);
+    if (st == ST_OK)
+        st =
+            ledger_list_alerts(of(s), STR_NONE, run_id, run_no, seq, limit, arena, out, count, err);
+    if (st != ST_OK || *count < limit) return st;
+    const struct alert *last = &(*out)[*count - 1];
+    *next = cli_text(s->cli, "%lld.%lld", (long long)last->run_no, (long long)last->seq);
+    return ST_OK;
+}
+
+/* ---- care ---- */
+
+static status stats(struct source *s, struct ledger_stats *out, struct error *err) {
+    return ledger_stats(of(s), out, err);
+}
+
+static status verify(struct source *s, bool state, ledger_progress progress, void *context,
+                     struct arena *arena, struct verify_report *out, struct error *err) {
+    return ledger_verify(of(s), state, progress, context, arena, out, err);
+}
+
+static status checkpoint(struct source *s, str run_id, struct arena *arena,
+                         struct append_result *out, struct error *err) {
+    return ledger_checkpoint(of(s), run_id, out, arena, err);
+}
+
+static status backup(struct source *s, str file, struct error *err) {
+    return ledger_backup(of(s), file, err);
+}
+
+/* ---- keys ---- */
+
+/* What the API would have written down of the same request. */
+static void fill_audit(const struct api_key *key, const char *action, struct audit_entry *out) {
+    *out = (struct audit_entry){.tenant_id = key->tenant_id,
+                                .actor = REPORT_ACTOR,
+                                .remote = STR("cli"),
+                                .request_id = STR("-"),
+                                .action = str_c(action),
+                                .target = key->key_id,
+                                .outcome = STR("done")};
+}
+
+static status key_create(struct source *s, struct api_key *key, struct arena *arena, str *text,
+                         struct error *err) {
+    char id[KEY_ID_LEN];
+    char shown[KEY_TEXT_LEN + 1];
+    struct audit_entry audit;
+    if (key->expires_us > 0 && key->expires_us <= clock_wall_us())
+        return error_at(err, ST_INVALID, "TIME_IN_THE_PAST", "/expiresAt", "is not in the future");
+    auth_key_make(id, key->hash, shown);
+    key->key_id = arena_str(arena, str_n(id, sizeof(id)));
+    key->created_us = clock_wall_us();
+    key->created_by = REPORT_ACTOR;
+    key->version = 1;
+    fill_audit(key, "key.create", &audit);
+    struct append_rider rider = {.audit = &audit};
+    status st = api_key_create(of(s), key, &rider, err);
+    if (st == ST_OK) *text = arena_str(arena, str_n(shown, KEY_TEXT_LEN));
+    return st;
+}
+
+static status key_find(struct source *s, str key_id, struct arena *arena, struct api_key *out,
+                       struct error *err) {
+    status st = api_key_find(of(s), key_id, arena, out, err);
+    if (st != ST_NOT_FOUND) return st;
+    return error_at(err, ST_NOT_FOUND, "KEY_NOT_FOUND", "", "there is no key \"%.*s\"",
+                    STR_ARG(key_id));
+}
+
+static status key_list(struct source *s, str tenant_id, str cursor, size_t limit,
+                       struct arena *arena, struct api_key **keys, size_t *count, str *next,
+                       struct error *err) {
+    *next = STR_NONE;
+    status st = api_key_list(of(s), tenant_id, cursor, limit, arena, keys, count, err);
+    if (st == ST_OK && *count == limit)
+        *next = arena_str(&s->cli->arena, (*keys)[*count - 1].key_id);
+    return st;
+}
+
+static status key_revoke(struct source *s, str key_id, struct error *err) {
+    struct api_key key;
+    struct audit_entry audit;
+    status st = key_find(s, key_id, &s->cli->arena, &key, err);
+    if (st != ST_OK || key.revoked_us > 0) return st;
+    key.revoked_us = clock_wall_us();
+    fill_audit(&key, "key.revoke", &audit);
+    struct append_rider rider = {.audit = &audit};
+    return api_key_update(of(s), &key, &rider, err);
+}
+
+static status audit_page(struct source *s, str tenant_id, str cursor, size_t limit,
+                         struct arena *arena, struct audit_entry **entries, size_t *count,
+                         str *next, struct error *err) {
+    int64_t before = 0;
+    int64_t unused = 0;
+    *next = STR_NONE;
+    status st = read_cursor(cursor, &before, &unused, err);
+    if (st == ST_OK) st = audit_list(of(s), tenant_id, before, limit, arena, entries, count, err);
+    if (st == ST_OK && *count == limit)
+        *next = cli_text(s->cli, "%lld", (long long)(*entries)[*count - 1].audit_no);
+    return st;
+}
+
+/* ---- opening ---- */
+
+static void close_ledger(struct source *s) {
+    struct ledger_source *own = (struct ledger_source *)s;
+    if (own->owned) ledger_close(own->ledger);
+}
+
+static const struct source_ops ledger_ops = {
+    .find_run = find_run,
+    .list_runs = list_runs,
+    .resolve = resolve,
+    .replay = replay,
+    .walk = walk_run,
+    .steps = steps,
+    .explain = explain,
+    .causes = causes,
+    .alerts = alerts,
+    .stats = stats,
+    .verify = verify,
+    .checkpoint = checkpoint,
+    .backup = backup,
+    .key_create = key_create,
+    .key_find = key_find,
+    .key_list = key_list,
+    .key_revoke = key_revoke,
+    .audit = audit_page,
+    .close = close_ledger,
+};
+
+struct source *source_of_ledger(struct cli *cli, struct ledger *ledger) {
+    struct ledger_source *s = ARENA_NEW(&cli->arena, struct ledger_source);
+    *s = (struct ledger_source){.source = {&ledger_ops, cli}, .ledger = ledger};
+    return &s->source;
+}
+
+static status open_ledger(struct cli *cli, enum source_use use, struct source **out,
+                          struct error *err) {
+    struct ledger *ledger = NULL;
+    status st = use == SOURCE_READ     ? store_read(cli, &ledger, err)
+                : use == SOURCE_CHANGE ? store_change(cli, &ledger, err)
+                                       : store_write(cli, LEDGER_REJECT, &ledger, err);
+    if (st != ST_OK) return st;
+    *out = source_of_ledger(cli, ledger);
+    ((struct ledger_source *)*out)->owned = true;
+    return ST_OK;
+}
+
+status source_open(struct cli *cli, enum source_use use, struct source **out, struct error *err) {
+    struct remote *remote = NULL;
+    struct error nobody;
+    str url = STR_NONE;
+    if (remote_is_named(cli)) {
+        status st = remote_open(cli, &remote, err);
+        if (st == ST_OK) *out = source_of_remote(cli, remote);
+        return st;
+    }
+    status st = store_url(cli, &url, err);
+    if (st != ST_OK) return st;
+    if (use == SOURCE_READ || store_is_postgres(url) ||
+        remote_open_folder(cli, store_folder(cli), &remote, &nobody) != ST_OK)
+        return open_ledger(cli, use, out, err);
+    *out = source_of_remote(cli, remote);
+    return ST_OK;
+}
+
+void source_close(struct source *s) {
+    if (s) s->ops->close(s);
+}

@@ -1,0 +1,403 @@
+/* cli/source_remote.c: a source that is a server. */
+#include "api/auth.h"
+#include "base/json.h"
+#include "base/limits.h"
+#include "cli/parse.h"
+#include "cli/remote.h"
+#include "cli/source.h"
+
+enum { BODY_BYTES_MAX = 64 * 1024 };
+
+struct remote_source {
+    struct source source;
+    struct remote *remote;
+};
+
+static struct remote *of(struct source *s) { return ((struct remote_source *)s)->remote; }
+
+static void run_target(struct target *t, str run_id, const char *rest) {
+    target_init(t, "/v1/runs/");
+    target_id(t, run_id);
+    target_path(t, rest);
+}
+
+static status get(struct source *s, const struct target *t, struct arena *arena,
+                  yyjson_val **answer, struct error *err) {
+    return remote_get(of(s), t, arena, answer, err);
+}
+
+/* {"items":[...],"next":...}: the items, and *next in the command's arena. */
+static status get_page(struct source *s, struct target *t, str cursor, size_t limit,
+                       struct arena *arena, yyjson_val **items, str *next, struct error *err) {
+    yyjson_val *answer = NULL;
+    str text = STR_NONE;
+    target_query(t, "cursor", cursor);
+    target_query_int(t, "limit", (int64_t)limit);
+    status st = get(s, t, arena, &answer, err);
+    if (st != ST_OK) return st;
+    *items = json_member(answer, "items");
+    (void)json_str(json_member(answer, "next"), &text);
+    *next = arena_str(&s->cli->arena, text);
+    return ST_OK;
+}
+
+/* ---- runs ---- */
+
+static status find_run(struct source *s, str run_id, struct arena *arena, struct run_info *out,
+                       struct error *err) {
+    struct target t;
+    yyjson_val *answer = NULL;
+    run_target(&t, run_id, "");
+    status st = get(s, &t, arena, &answer, err);
+    if (st == ST_OK) parse_run(answer, out);
+    return st;
+}
+
+static void put_filter(struct target *t, const struct run_filter *f) {
+    target_query(t, "tenantId", f->tenant_id);
+    target_query(t, "projectId", f->project_id);
+    target_query(t, "environmentId", f->environment_id);
+    target_query(t, "planId", f->plan_id);
+    if (f->only_inconsistent) target_query(t, "inconsistent", STR("true"));
+    char mem[128];
+    struct buf names;
+    buf_init_fixed(&names, mem, sizeof(mem));
+    for (int i = RUN_PENDING; i < RUN_STATUS_COUNT; i++) {
+        if (!(f->statuses & 1U << i)) continue;
+        if (names.len > 0) buf_put_char(&names, ',');
+        buf_put_c(&names, run_status_name((enum run_status)i));
+    }
+    if (names.len > 0) target_query(t, "status", buf_str(&names));
+}
+
+static status list_runs(struct source *s, const struct run_filter *filter, str cursor, size_t limit,
+                        struct arena *arena, struct run_info **runs, size_t *count, str *next,
+                        struct error *err) {
+    struct target t;
+    yyjson_val *items = NULL;
+    yyjson_val *item;
+    size_t i;
+    size_t max;
+    target_init(&t, "/v1/runs");
+    put_filter(&t, filter);
+    status st = get_page(s, &t, cursor, limit, arena, &items, next, err);
+    if (st != ST_OK) return st;
+    *count = yyjson_arr_size(items);
+    *runs = ARENA_ARRAY(arena, struct run_info, *count + 1);
+    yyjson_arr_foreach(items, i, max, item) parse_run(item, &(*runs)[i]);
+    return ST_OK;
+}
+
+static status resolve(struct source *s, str tenant_id, str provider, str workflow_id,
+                      str provider_run_id, struct arena *arena, struct run_info *out,
+                      struct error *err) {
+    struct target t;
+    yyjson_val *answer = NULL;
+    target_init(&t, "/v1/resolve");
+    target_query(&t, "provider", provider);
+    target_query(&t, "workflowId", workflow_id);
+    target_query(&t, "providerRunId", provider_run_id);
+    target_query(&t, "tenantId", tenant_id);
+    status st = get(s, &t, arena, &answer, err);
+    if (st == ST_OK) parse_run(answer, out);
+    return st;
+}
+
+static status replay(struct source *s, str run_id, int64_t at, struct arena *arena, struct run *out,
+                     struct error *err) {
+    struct target t;
+    str text = STR_NONE;
+    run_target(&t, run_id, "/state");
+    if (at > 0) target_query_int(&t, "at", at);
+    status st = remote_fetch(of(s), "GET", &t, NULL, REMOTE_CALL_MS, arena, &text, err);
+    return st == ST_OK ? run_state_parse(text, arena, out, err) : st;
+}
+
+struct walking {
+    ledger_walk walk;
+    void *context;
+    struct arena arena; /* of one line */
+    status st;
+    struct error err;
+};
+
+static bool walk_line(void *context, str line) {
+    struct walking *w = context;
+    struct json_limits limits = {2 * LINE_BYTES_MAX, JSON_DEPTH_MAX + 8};
+    struct event_record rec;
+    yyjson_val *root = NULL;
+    if (line.len == 0) return true;
+    arena_reset(&w->arena);
+    w->st = json_parse(line, limits, &w->arena, &root, &w->err);
+    if (w->st != ST_OK) return false;
+    parse_event(root, &w->arena, &rec);
+    w->st = w->walk(w->context, &rec, &w->err);
+    return w->st == ST_OK;
+}
+
+static status walk_run(struct source *s, const struct run_info *run, ledger_walk walk,
+                       void *context, struct error *err) {
+    struct walking w = {.walk = walk, .context = context};
+    struct target t;
+    run_target(&t, run->run_id, "/events");
+    target_query(&t, "follow", STR("false"));
+    arena_init(&w.arena, (size_t)64 * 1024, (size_t)64 * LINE_BYTES_MAX);
+    status st = remote_follow(of(s), &t, walk_line, &w, err);
+    if (st == ST_OK && w.st != ST_OK) {
+        *err = w.err;
+        st = w.st;
+    }
+    arena_release(&w.arena);
+    return st;
+}
+
+static status steps(struct source *s, str run_id, struct arena *arena, struct step_view **out,
+                    size_t *count, struct error *err) {
+    struct target t;
+    yyjson_val *answer = NULL;
+    yyjson_val *item;
+    size_t i;
+    size_t max;
+    run_target(&t, run_id, "/steps");
+    status st = get(s, &t, arena, &answer, err);
+    if (st != ST_OK) return st;
+    yyjson_val *items = json_member(answer, "items");
+    *count = yyjson_arr_size(items);
+    *out = ARENA_ARRAY(arena, struct step_view, *count + 1);
+    yyjson_arr_foreach(items, i, max, item) parse_step(item, &(*out)[i]);
+    return ST_OK;
+}
+
+static status explain(struct source *s, str run_id, struct arena *arena, struct explanation *out,
+                      struct error *err) {
+    struct target t;
+    yyjson_val *answer = NULL;
+    run_target(&t, run_id, "/explain");
+    status st = get(s, &t, arena, &answer, err);
+    if (st == ST_OK) parse_explanation(answer, arena, out);
+    return st;
+}
+
+/* ---- events ---- */
+
+static status causes(struct source *s, uuid event_id, size_t limit, struct arena *arena,
+                     struct event_page *page, bool *more, struct error *err) {
+    struct target t;
+    yyjson_val *answer = NULL;
+    yyjson_val *item;
+    char id[UUID_TEXT_LEN];
+    size_t i;
+    size_t max;
+    uuid_format(event_id, id);
+    target_init(&t, "/v1/events/");
+    target_id(&t, str_n(id, sizeof(id)));
+    target_path(&t, "/causes");
+    target_query_int(&t, "limit", (int64_t)limit);
+    status st = get(s, &t, arena, &answer, err);
+    if (st != ST_OK) return st;
+    yyjson_val *items = json_member(answer, "items");
+    page->count = yyjson_arr_size(items);
+    page->records = ARENA_ARRAY(arena, struct event_record, page->count + 1);
+    yyjson_arr_foreach(items, i, max, item) parse_event(item, arena, &page->records[i]);
+    *more = yyjson_is_true(json_member(answer, "more")) && page->count > 0;
+    return ST_OK;
+}
+
+static status alerts(struct source *s, str run_id, str cursor, size_t limit, struct arena *arena,
+                     struct alert **out, size_t *count, str *next, struct error *err) {
+    struct target t;
+    yyjson_val *items = NULL;
+    yyjson_val *item;
+    size_t i;
+    size_t max;
+    target_init(&t, "/v1/alerts");
+    target_query(&t, "runId", run_id);
+    status st = get_page(s, &t, cursor, limit, arena, &items, next, err);
+    if (st != ST_OK) return st;
+    *count = yyjson_arr_size(items);
+    *out = ARENA_ARRAY(arena, struct alert, *count + 1);
+    yyjson_arr_foreach(items, i, max, item) parse_alert(item, &(*out)[i]);
+    return ST_OK;
+}
+
+/* ---- care ---- */
+
+static status stats(struct source *s, struct ledger_stats *out, struct error *err) {
+    struct target t;
+    yyjson_val *answer = NULL;
+    target_init(&t, "/v1/admin/stats");
+    status st = get(s, &t, &s->cli->arena, &answer, err);
+    if (st == ST_OK) parse_stats(answer, out);
+    return st;
+}
+
+static status verify(struct source *s, bool state, ledger_progress progress, void *context,
+                     struct arena *arena, struct verify_report *out, struct error *err) {
+    struct target t;
+    yyjson_val *answer = NULL;
+    struct remote_body body = {"application/json", state ? STR("{\"state\":true}") : STR("{}")};
+    UNUSED(progress); /* a server tells the end only */
+    UNUSED(context);
+    target_init(&t, "/v1/admin/verify");
+    status st = remote_send(of(s), "POST", &t, &body, arena, &answer, err);
+    if (st == ST_OK) parse_report(answer, out);
+    return st;
+}
+
+static status checkpoint(struct source *s, str run_id, struct arena *arena,
+                         struct append_result *out, struct error *err) {
+    struct target t;
+    yyjson_val *answer = NULL;
+    run_target(&t, run_id, "/checkpoints");
+    status st = remote_send(of(s), "POST", &t, NULL, arena, &answer, err);
+    if (st == ST_OK) parse_result(answer, out);
+    return st;
+}
+
+static status backup(struct source *s, str file, struct error *err) {
+    struct target t;
+    char mem[1024];
+    struct buf body;
+    yyjson_val *answer = NULL;
+    size_t bad = 0;
+    buf_init_fixed(&body, mem, sizeof(mem));
+    buf_put_char(&body, '{');
+    if (str_utf8(file, &bad)) put_member(&body, "file", file);
+    buf_put_char(&body, '}');
+    if (body.full || body.len == 2)
+        return cli_usage(err, "FILE is a plain name on the server: letters, digits, . - and _");
+    target_init(&t, "/v1/admin/backup");
+    return remote_send(of(s), "POST", &t, &(struct remote_body){"application/json", buf_str(&body)},
+                       &s->cli->arena, &answer, err);
+}
+
+/* ---- keys ---- */
+
+/* A caller of one tenant makes keys of that tenant, whatever it is called. */
+static status own_tenant(struct source *s, str *out, struct error *err) {
+    struct target t;
+    yyjson_val *answer = NULL;
+    str tenant = STR_NONE;
+    target_init(&t, "/v1/me");
+    status st = get(s, &t, &s->cli->arena, &answer, err);
+    if (st != ST_OK) return st;
+    (void)json_str(json_member(answer, "tenantId"), &tenant);
+    *out = str_eq(tenant, STR("*")) || !tenant.ptr ? STR("default") : tenant;
+    return ST_OK;
+}
+
+static status key_create(struct source *s, struct api_key *key, struct arena *arena, str *text,
+                         struct error *err) {
+    struct target t;
+    struct buf body;
+    yyjson_val *answer = NULL;
+    if (!args_has(&s->cli->args, OPT_TENANT)) {
+        status st = own_tenant(s, &key->tenant_id, err);
+        if (st != ST_OK) return st;
+    }
+    buf_init(&body, BODY_BYTES_MAX);
+    buf_put_char(&body, '{');
+    put_member(&body, "name", key->name);
+    put_member(&body, "tenantId", key->tenant_id);
+    if (key->expires_us > 0) put_member_time(&body, "expiresAt", key->expires_us);
+    buf_put_c(&body, ",\"roles\":");
+    roles_json(key->roles, &body);
+    buf_put_char(&body, '}');
+    target_init(&t, "/v1/keys");
+    status st =
+        remote_send(of(s), "POST", &t, &(struct remote_body){"application/json", buf_str(&body)},
+                    arena, &answer, err);
+    buf_release(&body);
+    if (st != ST_OK) return st;
+    parse_key(answer, key);
+    (void)json_str(json_member(answer, "key"), text);
+    return ST_OK;
+}
+
+static void key_target(struct target *t, str key_id) {
+    target_init(t, "/v1/keys/");
+    target_id(t, key_id);
+}
+
+static status key_find(struct source *s, str key_id, struct arena *arena, struct api_key *out,
+                       struct error *err) {
+    struct target t;
+    yyjson_val *answer = NULL;
+    key_target(&t, key_id);
+    status st = get(s, &t, arena, &answer, err);
+    if (st == ST_OK) parse_key(answer, out);
+    return st;
+}
+
+static status key_list(struct source *s, str tenant_id, str cursor, size_t limit,
+                       struct arena *arena, struct api_key **keys, size_t *count, str *next,
+                       struct error *err) {
+    struct target t;
+    yyjson_val *items = NULL;
+    yyjson_val *item;
+    size_t i;
+    size_t max;
+    target_init(&t, "/v1/keys");
+    target_query(&t, "tenantId", tenant_id);
+    status st = get_page(s, &t, cursor, limit, arena, &items, next, err);
+    if (st != ST_OK) return st;
+    *count = yyjson_arr_size(items);
+    *keys = ARENA_ARRAY(arena, struct api_key, *count + 1);
+    yyjson_arr_foreach(items, i, max, item) parse_key(item, &(*keys)[i]);
+    return ST_OK;
+}
+
+static status key_revoke(struct source *s, str key_id, struct error *err) {
+    struct target t;
+    yyjson_val *answer = NULL;
+    key_target(&t, key_id);
+    return remote_send(of(s), "DELETE", &t, NULL, &s->cli->arena, &answer, err);
+}
+
+static status audit_page(struct source *s, str tenant_id, str cursor, size_t limit,
+                         struct arena *arena, struct audit_entry **entries, size_t *count,
+                         str *next, struct error *err) {
+    struct target t;
+    yyjson_val *items = NULL;
+    yyjson_val *item;
+    size_t i;
+    size_t max;
+    target_init(&t, "/v1/audit");
+    target_query(&t, "tenantId", tenant_id);
+    status st = get_page(s, &t, cursor, limit, arena, &items, next, err);
+    if (st != ST_OK) return st;
+    *count = yyjson_arr_size(items);
+    *entries = ARENA_ARRAY(arena, struct audit_entry, *count + 1);
+    yyjson_arr_foreach(items, i, max, item) parse_audit(item, &(*entries)[i]);
+    return ST_OK;
+}
+
+static void close_remote(struct source *s) { UNUSED(s); }
+
+static const struct source_ops remote_ops = {
+    .find_run = find_run,
+    .list_runs = list_runs,
+    .resolve = resolve,
+    .replay = replay,
+    .walk = walk_run,
+    .steps = steps,
+    .explain = explain,
+    .causes = causes,
+    .alerts = alerts,
+    .stats = stats,
+    .verify = verify,
+    .checkpoint = checkpoint,
+    .backup = backup,
+    .key_create = key_create,
+    .key_find = key_find,
+    .key_list = key_list,
+    .key_revoke = key_revoke,
+    .audit = audit_page,
+    .close = close_remote,
+};
+
+struct source *source_of_remote(struct cli *cli, struct remote *remote) {
+    struct remote_source *s = ARENA_NEW(&cli->arena, struct remote_source);
+    *s = (struct remote_source){.source = {&remote_ops, cli}, .remote = remote};
+    return &s->source;
+}
