@@ -11,7 +11,7 @@ TEST(trace_parent_names_the_runs_trace_and_the_attempts_span) {
     char span[16];
     CHECK(uuid_parse(STR("0af76519-16cd-43dd-8448-eb211c80319c"), &id));
     CHECK(trace_parent(id, STR("run-1"), STR("step"), 2, first));
-    sha256_of(STR("run-1|step|2"), hash);
+    sha256_of(STR("run-1\nstep\n2"), hash);
     hex_encode(hash, 8, span);
     CHECK(memcmp(first, "00-0af7651916cd43dd8448eb211c80319c-", 36) == 0);
     CHECK(memcmp(first + 36, span, sizeof span) == 0);

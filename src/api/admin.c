@@ -93,8 +93,14 @@ static status verify(struct call *c, struct ledger *reader, struct error *err) {
     return ST_OK;
 }
 
-/* A verify is long and holds a reader: one at a time. */
+/* A verify and a backup are long and hold a reader each: one at a time, or nobody else could ask,
+ * nor a key be checked. */
 static void verify_over(struct call *c) { c->api->verifying = false; }
+
+static void refuse_busy(struct call *c) {
+    call_refuse(c, ST_CONFLICT, "VERIFY_UNDER_WAY", "",
+                "the ledger is being verified or backed up already");
+}
 
 static void post_verify(struct call *c) {
     struct error err = {0};
@@ -105,7 +111,7 @@ static void post_verify(struct call *c) {
         body_read(c, verify_fields, COUNT_OF(verify_fields), a, NULL, &err) != ST_OK) {
         call_fail(c, &err);
     } else if (c->api->verifying) {
-        call_refuse(c, ST_CONFLICT, "VERIFY_UNDER_WAY", "", "the ledger is being verified already");
+        refuse_busy(c);
     } else {
         c->api->verifying = true;
         c->ended = verify_over;
@@ -132,6 +138,8 @@ static bool name_is_plain(str name) {
 static status backup(struct call *c, struct ledger *reader, struct error *err) {
     struct admin_call *a = c->own;
     struct stat info;
+    if (c->api->options.data_dir.len > 900) /* call_text() would cut it */
+        return error_at(err, ST_LIMIT, "BACKUP_FAILED", "", "the data folder's path is too long");
     str folder = call_text(c, "%.*s/backups", STR_ARG(c->api->options.data_dir));
     if (mkdir(folder.ptr, 0700) != 0 && access(folder.ptr, W_OK) != 0)
         return error_at(err, ST_RETRY, "BACKUP_FAILED", "", "could not make \"%s\"", folder.ptr);
@@ -169,8 +177,13 @@ static void post_backup(struct call *c) {
     else if (!name_is_plain(a->file))
         call_refuse(c, ST_INVALID, "FILE_NAME_INVALID", "/file",
                     "expected a plain name of letters, digits, '.', '-' and '_'");
-    else
+    else if (c->api->verifying)
+        refuse_busy(c);
+    else {
+        c->api->verifying = true;
+        c->ended = verify_over;
         call_read(c, backup, backed_up);
+    }
 }
 
 static const struct route routes[] = {

@@ -4,7 +4,7 @@
 #include "base/log.h"
 #include "base/time.h"
 
-enum { CALLS_KEPT = 256, SWEEP_MS = 60000, SWEEP_LIMIT = 1000 };
+enum { CALLS_KEPT = 256, SWEEP_MS = 60000, SWEEP_AGAIN_MS = 1000, SWEEP_LIMIT = 1000 };
 
 /* ---- what comes back from the ledger thread ---- */
 
@@ -39,17 +39,23 @@ static void sweep_done(struct writer_call *call) { /* on the ledger thread */
 }
 
 static status do_sweep(struct ledger *ledger, void *context, struct error *err) {
-    (void)context;
+    struct api *api = context;
     bool more = false;
-    return receipt_sweep(ledger, SWEEP_LIMIT, &more, err);
+    status st = receipt_sweep(ledger, SWEEP_LIMIT, &more, err);
+    __atomic_store_n(&api->sweep_more, st == ST_OK && more, __ATOMIC_RELEASE);
+    return st;
 }
 
 static void on_sweep(uv_timer_t *timer) {
     struct api *api = timer->data;
     struct error ignored;
+    /* One sweep is short, for others wait for the ledger thread; many keys a second need more. */
+    bool more = __atomic_load_n(&api->sweep_more, __ATOMIC_ACQUIRE);
+    uint64_t wait_ms = more ? SWEEP_AGAIN_MS : SWEEP_MS;
+    uv_timer_start(timer, on_sweep, wait_ms, wait_ms);
     if (api->draining || __atomic_load_n(&api->sweeping, __ATOMIC_ACQUIRE)) return;
-    api->sweep_call =
-        (struct writer_call){.task = do_sweep, .done = sweep_done, .context = api};
+    api->sweep_call = (struct writer_call){
+        .task = do_sweep, .task_context = api, .done = sweep_done, .context = api};
     __atomic_store_n(&api->sweeping, true, __ATOMIC_RELEASE);
     if (writer_submit(api->options.writer, &api->sweep_call, &ignored) != ST_OK)
         __atomic_store_n(&api->sweeping, false, __ATOMIC_RELEASE);
@@ -62,9 +68,9 @@ static void register_metrics(struct api *api) {
                                     0.1,    0.25,  0.5,    1,     2.5,  5,     10};
     struct metrics *m = api->options.metrics;
     if (!m) return;
-    api->m_seconds = metrics_histogram(m, "cairn_http_request_seconds",
-                                       "Time from a whole request to its answer.", bounds,
-                                       COUNT_OF(bounds));
+    api->m_seconds =
+        metrics_histogram(m, "cairn_http_request_seconds",
+                          "Time from a whole request to its answer.", bounds, COUNT_OF(bounds));
     api->m_under_way =
         metrics_gauge(m, "cairn_http_requests_under_way", "Requests not answered yet.", "");
 }
@@ -117,8 +123,8 @@ status api_open(const struct api_options *options, struct api **out, struct erro
     start_handles(api);
     register_metrics(api);
     api->m_requests = mem_alloc(route_count() * STATUS_CLASSES * sizeof(struct metric *));
-    status st = api->m_requests ? open_parts(api, err)
-                                : error_set(err, ST_RETRY, "api: out of memory");
+    status st =
+        api->m_requests ? open_parts(api, err) : error_set(err, ST_RETRY, "api: out of memory");
     if (st != ST_OK) {
         api_close(api);
         return st;
@@ -252,11 +258,12 @@ static void on_closed(uv_handle_t *handle) {
 
 void api_close(struct api *api) {
     if (!api) return;
-    api->draining = true;
+    api->draining = api->closing = true;
     if (api->pool) pool_close(api->pool);
     take_done(api);
     if (api->call_count > 0)
-        LOG(LOG_ERROR, "requests are left without an answer", LOG_N("requests", (int64_t)api->call_count));
+        LOG(LOG_ERROR, "requests are left without an answer",
+            LOG_N("requests", (int64_t)api->call_count));
     hub_close(api->hub);
     auth_close(api->auth);
     limiter_close(api->limiter);

@@ -26,9 +26,10 @@ struct api_options {
     str node, version;
     struct metrics *metrics;
     /* Sees to it that a start finds its plan without waiting (host_prefetch). */
-    void (*prefetch)(void *context, const struct plan_ref *ref, api_fetched done, void *done_context);
-    /* Tells a run's node about a signal, where that is another process (RUN_ELSEWHERE). Called on the
-     * ledger thread; NULL: no other process can be. */
+    void (*prefetch)(void *context, const struct plan_ref *ref, api_fetched done,
+                     void *done_context);
+    /* Tells a run's node about a signal, where that is another process (RUN_ELSEWHERE). Called on
+     * the ledger thread; NULL: no other process can be. */
     status (*post_signal)(struct ledger *ledger, str run_id, const struct signal *signal, str actor,
                           struct error *err);
     void *context;
@@ -44,8 +45,8 @@ enum { API_READERS = 2, API_QUEUE_MAX = 1024, API_BODY_MAX = 8 * 1024 * 1024 };
 MUST_CHECK status api_open(const struct api_options *options, struct api **out, struct error *err);
 /* The http_handler; `context` is the api. */
 void api_handle(void *context, struct http_exchange *exchange, const struct http_request *request);
-/* The same for requests that came through a socket which only the owner of the data folder can open:
- * the caller is "local", admin of every tenant. */
+/* The same for requests that came through a socket which only the owner of the data folder can
+ * open: the caller is "local", admin of every tenant. */
 void api_handle_trusted(void *context, struct http_exchange *exchange,
                         const struct http_request *request);
 /* http_options.problem: the API's form for answers of the server itself. */
@@ -58,6 +59,6 @@ void api_set_jwks(struct api *api, struct jwks *jwks);
 /* Not ready any more: ends streams and long polls politely, writes down what is remembered; other
  * requests go on. */
 void api_drain(struct api *api);
-/* After the HTTP server is closed and after engine and writer have ended, which answers whatever was
- * still under way there. The loop must run afterwards. NULL is fine. */
+/* After the HTTP server is closed and after engine and writer have ended, which answers whatever
+ * was still under way there. The loop must run afterwards. NULL is fine. */
 void api_close(struct api *api);

@@ -37,8 +37,7 @@ static status check_event(struct call *c, const struct append *a, const struct e
 
 static status add_event(struct call *c, struct append *a, str text, struct error *err) {
     struct append_item *item = &a->items[a->count];
-    *item = (struct append_item){.actor = a->actor,
-                                 .correlation = c->has_trace ? &c->trace : NULL};
+    *item = (struct append_item){.actor = a->actor, .correlation = c->has_trace ? &c->trace : NULL};
     status st = event_parse(text, &c->arena, &item->event, err);
     if (st == ST_OK) st = check_event(c, a, &item->event, err);
     if (st == ST_OK) a->count++;

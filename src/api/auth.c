@@ -78,7 +78,9 @@ static void refused(struct auth_check *check, const char *why) {
     str key_id = check->key_id[0] ? str_n(check->key_id, KEY_ID_LEN) : STR("");
     LOG(LOG_INFO, "authentication failed", LOG_S("remote", remote), LOG_S("key", key_id),
         LOG_S("code", str_c(check->err.reason)), LOG_S("why", str_c(why)));
-    if (failures_add(&auth->failures, remote, check->now_us))
+    /* A token that was good until now is no guess. */
+    bool guess = !check->err.reason || strcmp(check->err.reason, "JWT_EXPIRED") != 0;
+    if (guess && failures_add(&auth->failures, remote, check->now_us))
         LOG(LOG_WARN, "too many failed attempts: the address must wait", LOG_S("remote", remote));
 }
 

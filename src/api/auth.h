@@ -27,9 +27,16 @@ unsigned role_of(str name);
 /* ["viewer","admin"], in the order above. */
 void roles_json(unsigned roles, struct buf *out);
 
-enum { PRINCIPAL_NAME_MAX = 100, KEY_CACHE_MS = 5000, KEY_CACHE_MAX = 10000, KEY_ID_LEN = 16,
-       KEY_SECRET_LEN = 43, KEY_TEXT_LEN = 6 + KEY_ID_LEN + 1 + KEY_SECRET_LEN,
-       AUTH_FAILURES_MAX = 20, AUTH_FAILURE_WINDOW_S = 60 };
+enum {
+    PRINCIPAL_NAME_MAX = 100,
+    KEY_CACHE_MS = 5000,
+    KEY_CACHE_MAX = 10000,
+    KEY_ID_LEN = 16,
+    KEY_SECRET_LEN = 43,
+    KEY_TEXT_LEN = 6 + KEY_ID_LEN + 1 + KEY_SECRET_LEN,
+    AUTH_FAILURES_MAX = 20,
+    AUTH_FAILURE_WINDOW_S = 60
+};
 
 struct principal {
     char name[PRINCIPAL_NAME_MAX + 1]; /* "key:abc...", "jwt:sub" (cut), "local", "anonymous" */
@@ -48,7 +55,7 @@ struct auth_options {
     struct pool *pool;
     struct writer *writer; /* for last use */
     uv_loop_t *loop;
-    struct jwks *jwks; /* or NULL; owned by auth from now on, also if it cannot be opened */
+    struct jwks *jwks;        /* or NULL; owned by auth from now on, also if it cannot be opened */
     struct jwt_policy policy; /* borrowed */
     struct metrics *metrics;
 };
@@ -56,7 +63,8 @@ MUST_CHECK status auth_open(const struct auth_options *options, struct auth **ou
                             struct error *err);
 /* Writes down last uses that are not yet: before the writer closes. NULL is fine. */
 void auth_flush(struct auth *auth);
-/* After the pool has closed; does not write any more. The loop must run afterwards. NULL is fine. */
+/* After the pool has closed; does not write any more. The loop must run afterwards. NULL is fine.
+ */
 void auth_close(struct auth *auth);
 /* New keys for tokens (SIGHUP); auth owns them. */
 void auth_set_jwks(struct auth *auth, struct jwks *jwks);

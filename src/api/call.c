@@ -29,7 +29,8 @@ str call_path(struct call *c, const char *prefix, str id) {
     buf_put_c(&path, prefix);
     for (size_t i = 0; i < id.len; i++) {
         char ch = id.ptr[i];
-        bool alnum = (ch >= '0' && ch <= '9') || (ch >= 'a' && ch <= 'z') || (ch >= 'A' && ch <= 'Z');
+        bool alnum =
+            (ch >= '0' && ch <= '9') || (ch >= 'a' && ch <= 'z') || (ch >= 'A' && ch <= 'Z');
         if (alnum || memchr(plain, ch, sizeof(plain) - 1))
             buf_put_char(&path, ch);
         else
@@ -139,7 +140,8 @@ void call_fail(struct call *c, const struct error *err) {
     }
     if (problem_retryable(err, code)) {
         int64_t after = c->retry_after_s > 0 ? c->retry_after_s : 1;
-        call_header(c, "Retry-After", call_text(c, "%lld", (long long)after));
+        snprintf(c->retry_after, sizeof(c->retry_after), "%lld", (long long)after);
+        call_header(c, "Retry-After", str_c(c->retry_after));
     }
     buf_clear(&c->out);
     problem_write(&c->out, &shown, code, c->request->id, c->has_trace ? &c->trace : NULL,
@@ -168,15 +170,23 @@ void call_handed_over(struct call *c, int code) {
 
 /* ---- elsewhere and back ---- */
 
+/* What a query may not use up of the arena: the answer needs some, and arena_alloc() panics. */
+#define ARENA_KEPT ((size_t)64 * 1024)
+
 static status job_work(struct pool_job *job, struct ledger *reader, struct error *err) {
     struct call *c = (struct call *)(void *)((char *)job - offsetof(struct call, job));
-    return c->work(c, reader, err);
+    c->arena.cap -= ARENA_KEPT;
+    status st = c->work(c, reader, err);
+    c->arena.cap += ARENA_KEPT;
+    return st;
 }
 
 static void job_done(struct pool_job *job) {
     struct call *c = (struct call *)(void *)((char *)job - offsetof(struct call, job));
     if (job->code != ST_OK) {
         call_fail(c, &job->err);
+    } else if (c->api->closing) {
+        call_refuse(c, ST_RETRY, "CLOSING", "", "the server is ending");
     } else if (c->then) {
         c->then(c);
     } else {
@@ -202,6 +212,12 @@ static void write_done(struct writer_call *write) { /* on the ledger thread */
     api->done_end = &c->done_next;
     pthread_mutex_unlock(&api->lock);
     if (first) uv_async_send(&api->async);
+}
+
+void call_later(struct call *c, call_then then) {
+    c->then = then;
+    c->write = (struct writer_call){.code = ST_OK, .context = c};
+    write_done(&c->write);
 }
 
 static void submit(struct call *c) {
@@ -251,7 +267,7 @@ status call_find_run(struct call *c, struct ledger *reader, str run_id, struct r
 status call_tenant(struct call *c, str asked, str *out, struct error *err) {
     str own = str_c(c->who->tenant);
     bool all = str_eq(own, STR("*"));
-    if (asked.ptr && !principal_sees(c->who, asked))
+    if (asked.ptr && (str_eq(asked, STR("*")) || !principal_sees(c->who, asked)))
         return error_at(err, ST_NOT_FOUND, "TENANT_NOT_FOUND", "", "there is no tenant \"%.*s\"",
                         STR_ARG(asked));
     *out = asked.ptr ? asked : all ? STR_NONE : own;
@@ -269,8 +285,7 @@ str call_actor(struct call *c) {
         while (len > 0 && ((unsigned char)c->who->name[len] & 0xC0) == 0x80)
             len--;
     }
-    return call_text(c, "%.*s@%.46s", (int)len, c->who->name,
-                     arena_str(&c->arena, remote).ptr);
+    return call_text(c, "%.*s@%.46s", (int)len, c->who->name, arena_str(&c->arena, remote).ptr);
 }
 
 const struct append_rider *call_riders(struct call *c, str target, str reason, int code,

@@ -65,7 +65,10 @@ static bool came_from_here(struct call *c) {
 }
 
 /* Names are unique in a tenant, not among all of them. */
-static str caller(struct call *c) { return call_text(c, "%s %s", c->who->tenant, c->who->name); }
+static str caller(struct call *c) {
+    const struct principal *p = c->who; /* the length: both may have blanks */
+    return call_text(c, "%zu %s %s", strlen(p->tenant), p->tenant, p->name);
+}
 
 /* ---- repeated requests ---- */
 
@@ -250,6 +253,10 @@ static void caller_known(struct call *c) {
 
 static void on_checked(struct auth_check *check) {
     struct call *c = (struct call *)(void *)((char *)check - offsetof(struct call, auth));
+    if (check->code == ST_OK && c->api->closing) {
+        call_refuse(c, ST_RETRY, "CLOSING", "", "the server is ending");
+        return;
+    }
     if (check->code == ST_OK) {
         caller_known(c);
         return;

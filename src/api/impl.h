@@ -69,14 +69,15 @@ struct call {
     bool has_trace;
     int64_t begun_ns;
     int64_t retry_after_s;
+    char retry_after[24]; /* as a header: a failure may come when the arena is used up */
     const struct problem_item *problems; /* of a failure with several; else err->where is the one */
     size_t problem_count;
     /* The run it is about, for logs and audit: filled by call_find_run(). */
     str tenant_id, project_id, environment_id, run_id;
     int64_t engine_attempt, logical_attempt;
     /* What is committed with its change. */
-    bool keyed; /* has an Idempotency-Key that counts */
-    str in_flight; /* its entry in api->in_flight */
+    bool keyed;     /* has an Idempotency-Key that counts */
+    str in_flight;  /* its entry in api->in_flight */
     bool replaying; /* it was done before: what follows has no effect but the answer */
     struct receipt receipt;
     struct audit_entry audit;
@@ -87,10 +88,10 @@ struct call {
     struct call *done_next;
     call_work work;
     call_then then;
-    void (*cut)(struct call *call); /* a call that waits: the client is gone, or we are draining;
-                                       it must be answered now */
-    struct call *wait_next;         /* others that wait for the same run's end */
-    int64_t wait_until_ns;          /* of a call that waits */
+    void (*cut)(struct call *call);   /* a call that waits: the client is gone, or we are draining;
+                                         it must be answered now */
+    struct call *wait_next;           /* others that wait for the same run's end */
+    int64_t wait_until_ns;            /* of a call that waits */
     void (*ended)(struct call *call); /* or NULL: it was answered, whatever the answer */
     void *own;                        /* the route's, in the arena */
 };
@@ -110,14 +111,17 @@ struct api {
     size_t unused_count;
     struct map in_flight; /* Idempotency-Keys of requests under way */
     struct map waiters;   /* run id -> calls that wait for its end */
-    size_t waiting; /* calls in there */
+    size_t waiting;       /* calls in there */
     uv_async_t async;
     uv_timer_t sweep, waits;
     int open_handles;
     pthread_mutex_t lock; /* guards done_first, done_end */
     struct call *done_first, **done_end;
     bool draining, sweeping, verifying;
+    bool closing;    /* engine and writer are gone: whatever comes back is refused */
+    bool sweep_more; /* there are more old receipts than one sweep takes */
     struct writer_call sweep_call;
+    int64_t ready_until_ns; /* a query was answered just now */
     struct metric *m_seconds, *m_under_way;
     struct metric **m_requests; /* [route][class] */
     char node[256], version[64];
@@ -154,13 +158,17 @@ str call_text(struct call *call, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 /* ---- call.c: going elsewhere ---- */
 
-/* `work` on a reader thread, then `then` on the loop; NULL: call_answer(200). A failure of `work` is
- * the answer. */
+/* `work` on a reader thread, then `then` on the loop; NULL: call_answer(200). A failure of `work`
+ * is the answer. */
 void call_read(struct call *call, call_work work, call_then then);
 /* `work` on the ledger thread, in no transaction. */
 void call_change(struct call *call, call_work work, call_then then);
 /* An append: fill call->write.request first. `then` looks at the results. */
 void call_append(struct call *call, call_then then);
+
+/* `then` soon, from the loop: for who must not answer where it is, because the answer may bring the
+ * connection's next request. */
+void call_later(struct call *call, call_then then);
 
 /* ---- call.c: what every route needs ---- */
 
@@ -173,24 +181,24 @@ MUST_CHECK status call_find_run(struct call *call, struct ledger *reader, str ru
 MUST_CHECK status call_tenant(struct call *call, str asked, str *out, struct error *err);
 /* "key:abc@10.0.0.1": who did it, for the events; in the arena. */
 str call_actor(struct call *call);
-/* What rides with the change: its audit record, about `target`, and the receipt of a request with an
- * Idempotency-Key. Call it when `out` holds the answer that a repetition would get (`code`), or with
- * `again` when a repetition is simply carried out again. Never NULL. */
+/* What rides with the change: its audit record, about `target`, and the receipt of a request with
+ * an Idempotency-Key. Call it when `out` holds the answer that a repetition would get (`code`), or
+ * with `again` when a repetition is simply carried out again. Never NULL. */
 const struct append_rider *call_riders(struct call *call, str target, str reason, int code,
                                        bool again);
 
 /* ---- input.c: strict bodies and queries ---- */
 
 enum field_kind {
-    FIELD_TEXT,  /* str; min and max bytes (0: none, ID_BYTES_MAX) */
-    FIELD_INT,   /* int64_t within min and max */
-    FIELD_BOOL,  /* bool */
-    FIELD_TIME,  /* int64_t microseconds */
+    FIELD_TEXT,         /* str; min and max bytes (0: none, ID_BYTES_MAX) */
+    FIELD_INT,          /* int64_t within min and max */
+    FIELD_BOOL,         /* bool */
+    FIELD_TIME,         /* int64_t microseconds */
     FIELD_TIME_OR_NULL, /* 0 for null (bodies only) */
-    FIELD_LIST,  /* str: may be given several times, joined with commas (queries only) */
-    FIELD_JSON,  /* str: the value's text (bodies only) */
-    FIELD_VALUE, /* yyjson_val * (bodies only) */
-    FIELD_UUID,  /* struct { uuid } and `given` tells (queries and bodies) */
+    FIELD_LIST,         /* str: may be given several times, joined with commas (queries only) */
+    FIELD_JSON,         /* str: the value's text (bodies only) */
+    FIELD_VALUE,        /* yyjson_val * (bodies only) */
+    FIELD_UUID,         /* struct { uuid } and `given` tells (queries and bodies) */
 };
 struct field {
     const char *name;
@@ -200,9 +208,9 @@ struct field {
     int64_t min, max;
 };
 /* Reads an object's members into *out, whose other members stay as they are. FIELD_UNKNOWN,
- * FIELD_MISSING, FIELD_TYPE, FIELD_EMPTY, FIELD_TOO_LONG, NUMBER_OUT_OF_RANGE, TIME_NOT_RFC3339_UTC,
- * FIELD_NOT_UUID with the pointer, which begins with `at` ("" at the root). *given gets a bit for each
- * field that was there; may be NULL. */
+ * FIELD_MISSING, FIELD_TYPE, FIELD_EMPTY, FIELD_TOO_LONG, NUMBER_OUT_OF_RANGE,
+ * TIME_NOT_RFC3339_UTC, FIELD_NOT_UUID with the pointer, which begins with `at` ("" at the root).
+ * *given gets a bit for each field that was there; may be NULL. */
 MUST_CHECK status object_read(yyjson_val *object, const char *at, const struct field *fields,
                               size_t count, struct arena *arena, void *out, uint64_t *given,
                               struct error *err);
@@ -239,7 +247,7 @@ bool base64url_read(str text, struct arena *arena, str *out);
 
 /* ,"name":value ; no comma after '{' or '['. */
 void put_name(struct buf *out, const char *name);
-void put_text(struct buf *out, const char *name, str value); /* null for STR_NONE */
+void put_text(struct buf *out, const char *name, str value);    /* null for STR_NONE */
 void put_text_if(struct buf *out, const char *name, str value); /* nothing for STR_NONE */
 void put_int(struct buf *out, const char *name, int64_t value);
 void put_bool(struct buf *out, const char *name, bool value);

@@ -1,6 +1,9 @@
 /* api/meta.c: what the server says about itself. */
 #include "api/impl.h"
 #include "api/openapi.h"
+#include "base/time.h"
+
+enum { READY_NS = 1000000000 };
 
 static bool is_plain(struct call *c) { /* these take no parameters */
     struct error err = {0};
@@ -29,13 +32,23 @@ static status try_reader(struct call *c, struct ledger *reader, struct error *er
     return ST_OK;
 }
 
+static void found_ready(struct call *c) {
+    c->api->ready_until_ns = clock_mono_ns() + READY_NS;
+    call_answer(c, 200);
+}
+
 static void get_readyz(struct call *c) {
     if (!is_plain(c)) return;
     if (c->api->draining) {
         call_refuse(c, ST_RETRY, "NOT_READY", "", "the server is ending");
         return;
     }
-    call_read(c, try_reader, NULL);
+    if (c->begun_ns < c->api->ready_until_ns) { /* anybody may ask, as often as they like */
+        buf_put_c(&c->out, "{\"status\":\"ready\"}");
+        call_answer(c, 200);
+        return;
+    }
+    call_read(c, try_reader, found_ready);
 }
 
 static void get_openapi(struct call *c) {
@@ -51,8 +64,8 @@ static void put_http(struct metrics *m, const struct http_server *server) {
     http_server_stats(server, &s);
     metric_set(metrics_gauge(m, "cairn_http_connections", "Connections open now.", ""),
                (int64_t)s.connections);
-    struct metric *total = metrics_counter(m, "cairn_http_connections_total",
-                                           "Connections taken.", "");
+    struct metric *total =
+        metrics_counter(m, "cairn_http_connections_total", "Connections taken.", "");
     metric_add(total, (int64_t)s.connections_total - metric_value(total));
     struct metric *slow = metrics_counter(m, "cairn_http_slow_readers_total",
                                           "Streams ended because their reader was too slow.", "");

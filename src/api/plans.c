@@ -142,13 +142,13 @@ static status check(struct call *c, struct ledger *unused, struct error *err) {
         return st;
     }
     /* All that is wrong is told at once. */
-    struct problem_item *items = ARENA_ARRAY(&c->arena, struct problem_item, p->problems.count);
-    for (size_t i = 0; i < p->problems.count; i++) {
+    struct problem_item *items = arena_try(&c->arena, p->problems.count * sizeof(*items));
+    for (size_t i = 0; items && i < p->problems.count; i++) {
         const struct plan_problem *problem = &p->problems.items[i];
         items[i] = (struct problem_item){problem->pointer, str_c(problem->code), problem->message};
     }
     c->problems = items;
-    c->problem_count = p->problems.count;
+    c->problem_count = items ? p->problems.count : 0;
     struct error first = *err;
     return error_at(err, ST_INVALID, "PLAN_INVALID", first.where, "the plan is not valid: %s",
                     first.msg);

@@ -96,6 +96,7 @@ static void leave_waiters(struct call *c) {
         at = &(*at)->wait_next;
     if (!*at) return;
     *at = c->wait_next;
+    c->ended = NULL;
     api->waiting--;
     /* The key lives in a call: whoever is first lends its own. */
     (void)map_del(&api->waiters, s->q.run_id);
@@ -132,11 +133,14 @@ static bool join_waiters(struct call *c) {
     } else if (!map_put(&api->waiters, s->q.run_id, c)) {
         return false;
     }
+    c->ended = leave_waiters; /* however it ends: a read on the way may fail */
     c->wait_until_ns = clock_mono_ns() + s->wait_s * 1000000000;
     if (api->waiting++ == 0) uv_timer_start(&api->waits, on_waits, WAITS_MS, WAITS_MS);
     return true;
 }
 
+/* Called in the middle of a commit: an answer here would bring the connection's next request into
+ * the engine, and that request may end the very run that is being observed. */
 void runs_observe(struct api *api, const struct engine_note *note) {
     if (api->waiting == 0 || !run_is_final(note->flow->run.head.status)) return;
     struct call *c = map_get(&api->waiters, note->run_id);
@@ -146,7 +150,8 @@ void runs_observe(struct api *api, const struct engine_note *note) {
         s->ended = (int)note->flow->run.head.status;
         if (s->started) {
             leave_waiters(c);
-            answer_start(c);
+            c->cut = NULL;
+            call_later(c, answer_start);
         }
         c = next;
     }
@@ -422,8 +427,10 @@ static status read_list(struct call *c, struct list_query *q, struct error *err)
 static status keep_substatus(struct call *c, struct ledger *reader, const struct run_info *run,
                              str wanted, bool *keep, struct error *err) {
     struct run_snapshot snapshot;
+    struct arena_mark mark = arena_mark(&c->arena);
     status st = status_snapshot(reader, run->run_id, &c->arena, &snapshot, err);
     *keep = st == ST_OK && snapshot.substatus.ptr && str_eq(snapshot.substatus, wanted);
+    arena_rewind(&c->arena, mark);
     return st;
 }
 
@@ -486,9 +493,10 @@ static status load_run(struct call *c, struct ledger *reader, struct error *err)
     struct run_info info;
     struct run_snapshot snapshot = {0};
     status st = call_find_run(c, reader, c->args[0], &info, err);
-    if (st == ST_OK) st = status_snapshot(reader, info.run_id, &c->arena, &snapshot, err);
     if (st != ST_OK) return st;
-    str tag = call_text(c, "\"%lld\"", (long long)info.head.last_seq);
+    str tag = call_text(c, "\"%lld\"", (long long)info.head.last_seq); /* while there is room */
+    st = status_snapshot(reader, info.run_id, &c->arena, &snapshot, err);
+    if (st != ST_OK) return st;
     call_header(c, "ETag", tag);
     c->own = str_eq(http_header(c->request, STR("If-None-Match")), tag) ? c : NULL;
     if (!c->own) put_run_now(c, &info, &snapshot);

@@ -70,7 +70,9 @@ static status load_steps(struct call *c, struct ledger *reader, struct error *er
     if (st == ST_OK) st = run_view_load(reader, info.run_id, &c->arena, &q->view, err);
     if (st != ST_OK) return st;
     uint32_t count = q->view.run.step_count;
-    q->payloads = ARENA_ARRAY(&c->arena, str, count + 1);
+    q->payloads = arena_try(&c->arena, ((size_t)count + 1) * sizeof(*q->payloads));
+    if (!q->payloads)
+        return error_at(err, ST_LIMIT, "ANSWER_TOO_LARGE", "", "the run has too many steps");
     if (q->outputs) st = ledger_walk_run(reader, &info, 0, keep_payload, &g, err);
     if (st != ST_OK) return st;
     buf_put_c(&c->out, "{\"items\":[");

@@ -141,9 +141,9 @@ static void on_gone(void *context, struct http_exchange *exchange) {
 static status start_poll(struct call *c, struct poll *p, struct error *err) {
     if (c->api->draining) p->wait_ms = 0;
     p->asking = true;
-    status st = engine_poll(c->api->options.engine, p->tenant, p->queue, p->worker, (size_t)p->max,
-                            p->lease_ms, clock_wall_us() + p->wait_ms * 1000, on_tasks, c, &p->poll,
-                            err);
+    status st =
+        engine_poll(c->api->options.engine, p->tenant, p->queue, p->worker, (size_t)p->max,
+                    p->lease_ms, clock_wall_us() + p->wait_ms * 1000, on_tasks, c, &p->poll, err);
     p->asking = false;
     if (st != ST_OK) return st;
     if (p->answered) {
@@ -182,16 +182,20 @@ struct answer {
     struct task_ref ref;
 };
 #define IN(member) FIELD(struct answer, member)
-#define TOKEN {"task", FIELD_TEXT, IN(token), true, 1, TOKEN_BYTES_MAX}
-#define CODE {"code", FIELD_TEXT, IN(code), true, 1, CODE_BYTES_MAX}
-#define MESSAGE {"message", FIELD_TEXT, IN(message), false, 0, MESSAGE_BYTES_MAX}
-#define OUTPUT {"output", FIELD_JSON, IN(output), false, 0, 0}
+#define TOKEN                                                                                      \
+    { "task", FIELD_TEXT, IN(token), true, 1, TOKEN_BYTES_MAX }
+#define CODE                                                                                       \
+    { "code", FIELD_TEXT, IN(code), true, 1, CODE_BYTES_MAX }
+#define MESSAGE                                                                                    \
+    { "message", FIELD_TEXT, IN(message), false, 0, MESSAGE_BYTES_MAX }
+#define OUTPUT                                                                                     \
+    { "output", FIELD_JSON, IN(output), false, 0, 0 }
 static const struct field heartbeat_fields[] = {
     TOKEN, {"leaseMs", FIELD_INT, IN(lease_ms), false, LEASE_MS_MIN, LEASE_MS_MAX_}};
 static const struct field complete_fields[] = {TOKEN, OUTPUT};
 static const struct field fail_fields[] = {TOKEN, CODE, MESSAGE};
-static const struct field result_fields[] = {TOKEN, OUTPUT,
-                                             {"error", FIELD_VALUE, IN(error), false, 0, 0}};
+static const struct field result_fields[] = {
+    TOKEN, OUTPUT, {"error", FIELD_VALUE, IN(error), false, 0, 0}};
 static const struct field error_fields[] = {CODE, MESSAGE};
 
 static status read_answer(struct call *c, const struct field *fields, size_t count,

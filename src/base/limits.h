@@ -19,6 +19,7 @@ enum {
     STEPS_PER_RUN_MAX = 1000000,   /* distinct step ids of one run */
     REJECTIONS_MAX = 100000,       /* remembered rejections of invalid appends, oldest forgotten first */
 };
+#define ATTEMPT_MAX ((int64_t)9007199254740991) /* what every JSON reader can count to: 2^53 - 1 */
 #define EVENT_BYTES_MAX ((size_t)256 * 1024)  /* one event's JSON */
 #define LINE_BYTES_MAX ((size_t)1024 * 1024)  /* one NDJSON line, before it is looked at */
 #define RUN_CACHE_BYTES_MAX ((size_t)32 * 1024 * 1024) /* derived state of open runs, recently written */

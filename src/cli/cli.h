@@ -110,6 +110,7 @@ status cmd_ledger_checkpoint(struct cli *cli, struct error *err);
 status cmd_ledger_verify(struct cli *cli, struct error *err);
 status cmd_ledger_rebuild(struct cli *cli, struct error *err);
 status cmd_ledger_stats(struct cli *cli, struct error *err);
+status cmd_ledger_archive(struct cli *cli, struct error *err);
 status cmd_ledger_backup(struct cli *cli, struct error *err);
 status cmd_ledger_types(struct cli *cli, struct error *err);
 status cmd_run_list(struct cli *cli, struct error *err);

@@ -268,14 +268,14 @@ static status check_texts(const struct event *e, struct error *err) {
 }
 
 static status check_attempts(const struct event *e, struct error *err) {
-    if (e->engine_attempt < 1) {
+    if (e->engine_attempt < 1 || e->engine_attempt > ATTEMPT_MAX) {
         return error_at(err, ST_INVALID, "ATTEMPT_OUT_OF_RANGE", "/engineAttemptId",
-                        "event: \"engineAttemptId\" counts from 1, found %lld",
+                        "event: \"engineAttemptId\" counts from 1 to 2^53-1, found %lld",
                         (long long)e->engine_attempt);
     }
-    if (e->logical_attempt < 1) {
+    if (e->logical_attempt < 1 || e->logical_attempt > ATTEMPT_MAX) {
         return error_at(err, ST_INVALID, "ATTEMPT_OUT_OF_RANGE", "/logicalAttemptId",
-                        "event: \"logicalAttemptId\" counts from 1, found %lld",
+                        "event: \"logicalAttemptId\" counts from 1 to 2^53-1, found %lld",
                         (long long)e->logical_attempt);
     }
     return ST_OK;

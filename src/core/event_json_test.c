@@ -61,7 +61,7 @@ TEST(event_parse_accepts_the_last_good_ones) {
     e.run_id = e.plan_id = e.plan_version = STR(X255);
     e.tenant_id = STR("a|b"); /* takes no part in the key */
     e.project_id = e.environment_id = STR(X250 "|");
-    e.engine_attempt = e.logical_attempt = INT64_MAX;
+    e.engine_attempt = e.logical_attempt = ATTEMPT_MAX;
     event_key_derive(&e, e.key);
     check_round_trip(&e);
 

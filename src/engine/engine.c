@@ -461,7 +461,7 @@ static void set_claim(struct engine_run *r) {
     struct run_claim *c = &r->commit.claim;
     *c = (struct run_claim){.node_no = lease->node_no, .epoch = lease->epoch};
     c->wake_us = flow_wake(&r->flow);
-    c->known_seq = r->last_seq;
+    c->known_seq = r->last_seq > 0 ? r->last_seq : -1;
     if (run_is_final(r->flow.run.head.status)) c->act = r->claimed ? CLAIM_CLOSE : CLAIM_NONE;
     else if (!r->claimed) c->act = CLAIM_OPEN;
     else if (c->wake_us != r->claimed_wake) c->act = CLAIM_MOVE;
@@ -665,8 +665,8 @@ static void accepted(struct engine_run *r) {
     count_events(eng, r);
     r->started = r->flow.run.head.status >= RUN_RUNNING;
     if (r->is_queued && r->started) unqueue(r);
+    r->busy = true; /* an observer or executor may answer at once: that is news for the next batch */
     tell_observer(r);
-    r->busy = true; /* an executor may answer at once: that is news for the next batch */
     if (run_is_final(r->flow.run.head.status)) {
         answer_sent(r);
         metric_add(eng->m_finished, 1);
@@ -693,6 +693,12 @@ static void accepted(struct engine_run *r) {
 static void refused(struct engine_run *r, const struct error *why) {
     if (why->reason && strcmp(why->reason, "LEASE_LOST") == 0) {
         engine_lose(r->eng);
+        return;
+    }
+    if (r->last_seq == 0 && why->reason && strcmp(why->reason, "RUN_MOVED") == 0) {
+        struct error other = {0};
+        error_at(&other, ST_RETRY, "RUN_STARTING", "/runId", "another node has just started the run");
+        run_drop(r, ST_RETRY, &other);
         return;
     }
     if (why->reason && strcmp(why->reason, "RUN_MOVED") == 0 && r->tries++ < RETRY_TRIES_MAX) {

@@ -13,6 +13,7 @@ enum {
     RESIDENT_DEFAULT = 4096,         /* runs that only wait, kept for their timers' sake */
     POLL_TASKS_MAX = 1000,           /* leased by one poll */
     POLLS_MAX = 10000,               /* pollers waiting */
+    QUEUES_KEPT = 4096,              /* then those that nobody uses are forgotten */
     LEASE_MS_MAX = 24 * 3600 * 1000, /* of a task, until the worker must say that it lives */
 };
 #define SCAN_EVERY_US ((int64_t)1000 * 1000)
@@ -92,6 +93,7 @@ struct task_queue {
     str key; /* tenant|queue */
     struct task_entry *first, **end;
     struct engine_poll *polls, **polls_end;
+    size_t users; /* polls, also those that wait for a lease */
 };
 
 struct engine_poll {

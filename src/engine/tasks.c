@@ -12,6 +12,22 @@ static status no_memory(struct error *err) {
     return error_set(err, ST_RETRY, "engine: out of memory");
 }
 
+/* Anybody may poll any name. */
+static void forget_queues(struct engine *eng) {
+    struct map_slot *slot;
+    bool again = eng->queues.count >= QUEUES_KEPT;
+    while (again) { /* removing moves the slots: begin anew */
+        again = false;
+        for (size_t i = 0; !again && map_next(&eng->queues, &i, &slot);) {
+            struct task_queue *q = slot->value;
+            if (q->first || q->users > 0) continue;
+            (void)map_del(&eng->queues, q->key);
+            mem_free(q);
+            again = eng->queues.count >= QUEUES_KEPT / 2;
+        }
+    }
+}
+
 static struct task_queue *queue_of(struct engine *eng, str tenant_id, str name) {
     char mem[2 * ID_BYTES_MAX + 2];
     struct buf key;
@@ -21,6 +37,7 @@ static struct task_queue *queue_of(struct engine *eng, str tenant_id, str name) 
     buf_put(&key, name);
     struct task_queue *q = map_get(&eng->queues, buf_str(&key));
     if (q) return q;
+    forget_queues(eng);
     q = mem_alloc(sizeof(*q) + key.len);
     if (!q) return NULL;
     memcpy((char *)(q + 1), mem, key.len);
@@ -43,6 +60,7 @@ static void poll_free(struct engine_poll *p) {
     *p->all_link = p->all_next;
     if (p->all_next) p->all_next->all_link = p->all_link;
     p->eng->poll_count--;
+    p->queue->users--;
     arena_release(&p->arena);
     mem_free(p);
 }
@@ -238,6 +256,7 @@ status engine_poll(struct engine *eng, str tenant_id, str queue, str worker, siz
         mem_free(p);
         return no_memory(err);
     }
+    q->users++;
     p->link = q->polls_end;
     *q->polls_end = p;
     q->polls_end = &p->next;

@@ -146,7 +146,7 @@ status ledger_archive(struct ledger *l, const struct archive_request *request,
     buf_init(&a.numbers, (size_t)LOT_RUNS_MAX * NUMBER_CHARS + 2);
     status st = ledger_usable(l, err);
     if (st == ST_OK && request->run_id.ptr) st = find_run(l, &a, err);
-    while (st == ST_OK && a.left > 0) {
+    while (st == ST_OK && a.left > 0 && a.after < a.last) {
         st = ledger_transact(l, archive_lot, &a, err);
         if (st != ST_OK || a.runs == 0) break;
         a.left -= a.runs;

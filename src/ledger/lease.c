@@ -35,6 +35,7 @@ static status run_ints(struct ledger *l, const char *sql, const int64_t *values,
 
 /* ---- names ---- */
 
+enum { TAKE_TRIES_MAX = 8 };
 struct take {
     str name;
     int64_t lease_ms;
@@ -97,8 +98,11 @@ static status take_body(struct ledger *l, void *context, struct error *err) {
 status lease_take(struct ledger *l, str name, int64_t lease_ms, struct lease *out,
                   struct error *err) {
     struct take t = {.name = name, .lease_ms = lease_ms};
-    status st = ledger_transact(l, take_body, &t, err);
-    if (st == ST_CONFLICT && !err->reason) st = err->code = ST_RETRY; /* two new nodes at once */
+    status st = ST_CONFLICT;
+    err->reason = NULL;
+    for (int tries = 0; tries < TAKE_TRIES_MAX && st == ST_CONFLICT && !err->reason; tries++)
+        st = ledger_transact(l, take_body, &t, err); /* two new nodes at once want one number */
+    if (st == ST_CONFLICT && !err->reason) st = err->code = ST_RETRY;
     if (st == ST_OK) *out = t.out;
     return st;
 }

@@ -91,7 +91,7 @@ struct run_claim {
     int64_t node_no, epoch; /* the fence: refused with LEASE_LOST unless the node has this epoch */
     int64_t wake_us;        /* 0: at once; CLAIM_NEVER: only when poked */
     /* The newest sequence_number of the run that the node has seen: refused with RUN_MOVED if there
-     * is a newer one. 0: not checked. */
+     * is a newer one. 0: not checked. -1: the node opens it, and is refused so if another has. */
     int64_t known_seq;
 };
 #define CLAIM_NEVER INT64_MAX

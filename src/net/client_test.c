@@ -1,5 +1,6 @@
 #include "net/client.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -698,7 +699,8 @@ TEST(client_talks_to_a_unix_socket) {
     char folder[] = "/tmp/cairn-client-XXXXXX";
     char deep[400];
     char path[500];
-    CHECK(mkdtemp(folder) != NULL);
+    int here = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    CHECK(here >= 0 && mkdtemp(folder) != NULL);
     for (int i = 0; i < 2; i++) {
         struct arena a = arena_make();
         struct client_response got = {0};
@@ -713,7 +715,7 @@ TEST(client_talks_to_a_unix_socket) {
         snprintf(address.sun_path, sizeof(address.sun_path), "socket"); /* from where we stand */
         int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
         CHECK(bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0 && listen(fd, 1) == 0);
-        CHECK(chdir("/") == 0);
+        CHECK(fchdir(here) == 0);
         CHECK(pthread_create(&thread, NULL, answer_once, &fd) == 0);
         struct client_request request = {.url = STR("http://localhost/x"),
                                          .unix_path = str_c(path)};
@@ -727,4 +729,5 @@ TEST(client_talks_to_a_unix_socket) {
         arena_release(&a);
     }
     CHECK(rmdir(folder) == 0);
+    close(here);
 }

@@ -5,12 +5,14 @@
 
 struct block {
     uv_write_t request;
+    size_t len;
     char bytes[];
 };
 
 static void on_written(uv_write_t *request, int code) {
     struct http_connection *c = (struct http_connection *)request->handle;
-    mem_free(request); /* the first member of its block */
+    c->server->unsent_bytes -= ((struct block *)request)->len; /* its first member */
+    mem_free(request);
     if (c->closing) return;
     if (code < 0) {
         http_connection_close(c);
@@ -24,8 +26,11 @@ static void on_written(uv_write_t *request, int code) {
 
 static bool write_later(struct http_connection *c, const uv_buf_t *bufs, unsigned count,
                         size_t skip, size_t total) {
+    /* Many who read slowly what is large must not hold all memory. */
+    if (c->server->unsent_bytes + (total - skip) > HTTP_UNSENT_TOTAL_MAX) return false;
     struct block *block = mem_alloc(sizeof(*block) + total - skip);
     if (!block) return false;
+    block->len = total - skip;
     size_t len = 0;
     for (unsigned i = 0; i < count; i++) {
         size_t n = bufs[i].len;
@@ -35,7 +40,10 @@ static bool write_later(struct http_connection *c, const uv_buf_t *bufs, unsigne
         len += n - from;
     }
     uv_buf_t rest = uv_buf_init(block->bytes, (unsigned)len);
-    if (uv_write(&block->request, &c->uv.stream, &rest, 1, on_written) == 0) return true;
+    if (uv_write(&block->request, &c->uv.stream, &rest, 1, on_written) == 0) {
+        c->server->unsent_bytes += block->len;
+        return true;
+    }
     mem_free(block);
     return false;
 }

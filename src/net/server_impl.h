@@ -26,7 +26,8 @@ enum {
     HTTP_EXCHANGES_KEPT = 256, /* in stock */
     HTTP_ANSWER_HEAD_MAX = 256 * 1024,       /* status line and headers of an answer */
     HTTP_PROBLEM_MAX = 4096,                 /* body of an answer that the server gives by itself */
-    HTTP_LINGER_BYTES_MAX = 4 * 1024 * 1024, /* thrown away before a connection ends */
+    HTTP_UNSENT_TOTAL_MAX = 256 * 1024 * 1024, /* answers waiting for their readers, together */
+    HTTP_LINGER_BYTES_MAX = 16 * 1024 * 1024, /* thrown away before a connection ends */
     HTTP_SWEEP_MS = 500,
     HTTP_STALL_LOOKS = 4, /* a client that took nothing in as many looks in a row is ended */
     HTTP_REMOTE_MAX = 48, /* an IPv6 address with zone */
@@ -114,6 +115,7 @@ struct http_server {
     struct http_options options;
     http_handler handler;
     void *context;
+    size_t unsent_bytes; /* of all connections, kept in blocks */
     struct http_stats stats;
     struct http_list waiting[WAIT_COUNT];
     int64_t wait_ms[WAIT_COUNT]; /* 0: without end */

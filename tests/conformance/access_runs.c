@@ -239,6 +239,7 @@ TEST_DB(access_ledger_of_version_2_is_migrated) {
         "DROP TABLE api_receipt",
         "DROP TABLE api_key",
         "DROP INDEX state_provider_run",
+        "DROP TABLE ledger_archive{postgres: CASCADE}",
         "UPDATE ledger_meta SET value = '2' WHERE name = 'schema_version'"};
     struct canon c;
     struct error err = {0};

@@ -109,6 +109,61 @@ TEST_DB(care_items_stand_for_themselves) {
     canon_close(&c);
 }
 
+/* A group so large that PostgreSQL gets its rows while it is being made: stored duplicates that must
+ * be looked up, refusals and a batch that takes itself back in between change nothing. */
+TEST_DB(care_a_large_group_is_stored_whole) {
+    enum { RUNS = 150, EACH = 4, ITEMS = RUNS * EACH };
+    static struct append_item items[ITEMS];
+    static struct append_result res[ITEMS];
+    struct append_item bad[] = {canon_event("RunStarted", "late", NULL, 1),
+                                canon_event("StepStarted", "late", "s", 1),
+                                canon_event("RunResumed", "late", NULL, 1)};
+    struct append_item last[] = {canon_event("RunStarted", "last", NULL, 1)};
+    struct append_result bad_res[3];
+    struct append_result last_res[1];
+    struct canon c;
+    struct error err = {0};
+    canon_open(&c, url);
+    for (int i = 0; i < RUNS; i++) {
+        static char names[RUNS][16];
+        snprintf(names[i], sizeof(names[i]), "run-%d", i);
+        struct append_item *at = &items[(size_t)i * EACH];
+        at[0] = canon_event("RunStarted", names[i], NULL, 1);
+        at[1] = canon_event("StepStarted", names[i], "s", 1);
+        at[2] = canon_event(i % 9 == 0 ? "RunResumed" : "StepCompleted", names[i],
+                            i % 9 == 0 ? NULL : "s", 1);
+        at[3] = canon_event("RunCompleted", names[i], NULL, 1);
+        if (i % 25 == 24) canon_put(&c, at[0]);
+    }
+    int64_t before = canon_int(&c, "SELECT COUNT(*) FROM ledger_event");
+    struct append_request reqs[] = {
+        {.items = items, .count = ITEMS / 2, .results = res, .arena = &c.arena},
+        {.items = bad, .count = 3, .atomic = true, .results = bad_res, .arena = &c.arena},
+        {.items = items + ITEMS / 2,
+         .count = ITEMS / 2,
+         .results = res + ITEMS / 2,
+         .arena = &c.arena},
+        {.items = last, .count = 1, .atomic = true, .results = last_res, .arena = &c.arena}};
+    struct append_request *all[] = {&reqs[0], &reqs[1], &reqs[2], &reqs[3]};
+    for (int pass = 0; pass < 2; pass++) { /* the second time all of it is there */
+        CHECK(ledger_append(c.ledger, all, 4, &err) == ST_OK, "%s", err.msg);
+        int64_t stored = 0;
+        for (int i = 0; i < ITEMS; i++) {
+            bool refused = i % EACH == 2 && i / EACH % 9 == 0;
+            bool known = pass == 1 || (i % EACH == 0 && i / EACH % 25 == 24);
+            CHECK(res[i].code == (refused ? ST_CONFLICT : ST_OK), "item %d", i);
+            CHECK(refused || res[i].duplicate == known, "item %d", i);
+            stored += !refused;
+        }
+        CHECK(bad_res[0].code == ST_CONFLICT && bad_res[2].code == ST_CONFLICT);
+        CHECK(last_res[0].code == ST_OK && last_res[0].duplicate == (pass == 1));
+        CHECK(canon_int(&c, "SELECT COUNT(*) FROM ledger_event") == stored + 1);
+        CHECK(before < stored);
+        canon_clean(&c);
+    }
+    canon_close(&c);
+}
+
 /* ---- once ---- */
 
 /* The same event twice in one commit, and again later, and after a restart: one record, the same

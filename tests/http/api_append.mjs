@@ -52,6 +52,8 @@ test('append: a wrong key, another run, a forbidden transition', async () => {
   await producer.refused(400, 'KEY_MISMATCH', 'POST', `/v1/runs/${runId}/events`, { ...e, idempotencyKey: '0'.repeat(64) }, [], '/idempotencyKey')
   await producer.refused(400, 'RUN_ID_MISMATCH', 'POST', '/v1/runs/other/events', e, [], '/runId')
   await producer.refused(409, 'INVALID_TRANSITION', 'POST', `/v1/runs/${runId}/events`, of(runId, 'RunResumed'))
+  const far = JSON.stringify(e).replace('"engineAttemptId":1', '"engineAttemptId":9007199254740992') // what JavaScript cannot count to
+  await producer.refused(400, 'ATTEMPT_OUT_OF_RANGE', 'POST', `/v1/runs/${runId}/events`, far, [], '/engineAttemptId')
   await viewer.refused(404, 'RUN_NOT_FOUND', 'GET', `/v1/runs/${runId}`)
 })
 test('append: an event of another tenant finds nothing', async () => {
@@ -130,7 +132,7 @@ test('append: 4096 lines are taken, 4097 and 8 MiB are not', async () => {
   same([lines.length, lines.every((l, i) => l.runSeq === i + 1)], [4096, true])
   const more = await producer.lines('/v1/events', full + full.split('\n')[0])
   same([more.status, more.json.code], [413, 'BATCH_TOO_LARGE'])
-  const huge = await producer.lines('/v1/events', `${'x'.repeat(1000000)}\n`.repeat(9))
+  const huge = await producer.post('/v1/events', undefined, [['Content-Type', 'application/x-ndjson'], ['Content-Length', String(8 * 1024 * 1024 + 1)]])
   check(huge.status === 413, `${huge.status} ${huge.body}`)
   same((await run(runId)).runSeq, 4096)
 })

@@ -1,0 +1,34 @@
+/* cli/archive.c: cairn ledger archive. */
+#include "cli/cli.h"
+#include "cli/progress.h"
+
+static void print_report(struct cli *cli, const struct archive_report *report) {
+    struct buf *out = &cli->out.buf;
+    if (cli->format == OUT_TABLE) {
+        buf_printf(out, "archived %lld events of %lld runs\n", (long long)report->events,
+                   (long long)report->runs);
+        return;
+    }
+    buf_put_char(out, '{');
+    put_member_int(out, "runs", report->runs);
+    put_member_int(out, "events", report->events);
+    buf_put_c(out, "}\n");
+}
+
+status cmd_ledger_archive(struct cli *cli, struct error *err) {
+    struct ledger *ledger = NULL;
+    struct progress progress;
+    struct archive_request request = {.run_id = cli->args.values[OPT_RUN]};
+    struct archive_report report = {0};
+    status st = args_time(&cli->args, OPT_UNTIL, 0, &request.until_us, err);
+    if (st == ST_OK) st = args_int(&cli->args, OPT_LIMIT, 1, INT64_MAX, 0, &request.runs_max, err);
+    if (st == ST_OK) st = store_change(cli, &ledger, err);
+    if (st != ST_OK) return st;
+    progress_start(&progress, "archiving", !args_has(&cli->args, OPT_QUIET));
+    st = ledger_archive(ledger, &request, progress_tick, &progress, &report, err);
+    progress_end(&progress);
+    ledger_close(ledger);
+    /* What was moved before a failure stays moved: it is told, too. */
+    if (st == ST_OK || report.runs > 0) print_report(cli, &report);
+    return st;
+}
