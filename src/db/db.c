@@ -336,6 +336,16 @@ static status bad_param(struct db_stmt *st, struct error *err) {
                      db_sql_shown(st->sql), st->sql, st->bad_param);
 }
 
+status db_send(struct db_stmt *st, struct error *err) {
+    ASSERT(!st->db->failed);
+    ASSERT(!st->reading);
+    if (!st->db->ops->send || st->bad_param) return ST_OK; /* the step will tell */
+    status s = st->db->ops->send(st, err);
+    if (s == ST_OK) return ST_OK;
+    db_reset(st);
+    return fail(st->db, s);
+}
+
 status db_step(struct db_stmt *st, bool *row, struct error *err) {
     ASSERT(!st->db->failed);
     bool got = false;

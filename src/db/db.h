@@ -75,6 +75,9 @@ void db_bind_null(struct db_stmt *st, int i);
  * reset. PostgreSQL fetches the whole result with the first step (page with LIMIT), and looks at
  * the SQL only then. After a failure the statement is reset. */
 MUST_CHECK status db_step(struct db_stmt *st, bool *row, struct error *err);
+/* Sends a bound statement whose first db_step() comes later: on PostgreSQL its answer travels with
+ * that of what is asked meanwhile, one round trip for both. SQLite runs it at the step. */
+MUST_CHECK status db_send(struct db_stmt *st, struct error *err);
 int64_t db_int(struct db_stmt *st, int col); /* col from 0; NULL gives 0 */
 str db_text(struct db_stmt *st, int col);    /* NULL gives STR_NONE */
 str db_blob(struct db_stmt *st, int col);
@@ -118,9 +121,10 @@ size_t db_bulk_rows(const struct db_bulk *b); /* rows waiting */
  * rows: ST_OK. PostgreSQL need not wait for the answer: a failure may be reported by the next call
  * that does, at the latest by db_commit(). */
 MUST_CHECK status db_bulk_flush(struct db_bulk *b, struct error *err);
-/* Sends waiting rows ahead of the flush, so that the database works while the caller makes the next:
- * worth calling every few dozen rows when `coming` more are expected. Rows that a driver does not
- * send (SQLite's sends none) go on waiting. A failure may be reported later, as with the flush. */
+/* Sends waiting rows ahead of the flush, so that the database works while the caller makes the
+ * next: worth calling every few dozen rows when `coming` more are expected. Rows that a driver does
+ * not send (SQLite's sends none) go on waiting. A failure may be reported later, as with the flush.
+ */
 MUST_CHECK status db_bulk_push(struct db_bulk *b, size_t coming, struct error *err);
 void db_bulk_clear(struct db_bulk *b); /* forgets the waiting rows */
 

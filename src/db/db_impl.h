@@ -86,6 +86,8 @@ struct db_ops {
                       struct db_stmt **out, struct error *err);
     /* Binds `params` if this is the first step, and sets `row` and `ncols` when there is a row. */
     status (*step)(struct db_stmt *st, bool *row, struct error *err);
+    /* May be NULL: then the first step does it all. */
+    status (*send)(struct db_stmt *st, struct error *err);
     status (*run)(struct db_stmt *st, int64_t *changed, struct error *err);
     void (*reset)(struct db_stmt *st);
     void (*stmt_free)(struct db_stmt *st); /* frees the struct too */

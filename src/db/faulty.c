@@ -3,11 +3,11 @@
  * passes.
  *
  * Fallible calls are counted in the order they are made: exec, begin, commit, prepare (of a new
- * statement), step, run, bulk_open, bulk_flush (of at least one row), bulk_push (where
- * the inner database sends ahead) and backup. A call that fails
- * `before` does not reach the inner database; one that fails `after` has been carried out, and its
- * success is what gets lost. In both cases the inner database is then left as a real failure would
- * leave it: a failed begin or commit has no transaction open afterwards. */
+ * statement), step, send (where it is a call of its own), run, bulk_open, bulk_flush (of at least
+ * one row), bulk_push (where the inner database sends ahead) and backup. A call that fails `before`
+ * does not reach the inner database; one that fails `after` has been carried out, and its success
+ * is what gets lost. In both cases the inner database is then left as a real failure would leave
+ * it: a failed begin or commit has no transaction open afterwards. */
 #include "db/db_impl.h"
 
 struct faulty_db {
@@ -97,6 +97,17 @@ static status faulty_step(struct db_stmt *base, bool *row, struct error *err) {
     base->row = st->inner->row;
     base->ncols = st->inner->ncols;
     return ST_OK;
+}
+
+static status faulty_send(struct db_stmt *base, struct error *err) {
+    struct faulty_stmt *st = (struct faulty_stmt *)base;
+    struct faulty_db *db = faulty(base->db);
+    if (!db->inner->ops->send) return ST_OK;
+    bool due = is_due(db);
+    if (due && !db->after) return injected(err);
+    hand_over_params(st);
+    status s = db_send(st->inner, err);
+    return s == ST_OK && due ? injected(err) : s;
 }
 
 static status faulty_run(struct db_stmt *base, int64_t *changed, struct error *err) {
@@ -189,6 +200,7 @@ static const struct db_ops faulty_ops = {
     .rollback = faulty_rollback,
     .prepare = faulty_prepare,
     .step = faulty_step,
+    .send = faulty_send,
     .run = faulty_run,
     .reset = faulty_reset,
     .stmt_free = faulty_stmt_free,

@@ -13,7 +13,7 @@
 #define LIBPQ_FUNCTIONS(X)                                                                         \
     X(PQclear) X(PQcmdStatus) X(PQcmdTuples) X(PQconnectdbParams) X(PQconninfoFree)                \
     X(PQconninfoParse) X(PQenterPipelineMode) X(PQerrorMessage) X(PQexec) X(PQexecParams)          \
-    X(PQexitPipelineMode) X(PQfinish) X(PQflush) X(PQfreemem) X(PQftype) X(PQgetResult) X(PQgetisnull)        \
+    X(PQexitPipelineMode) X(PQfinish) X(PQfreemem) X(PQftype) X(PQgetResult) X(PQgetisnull)        \
     X(PQgetlength) X(PQgetvalue) X(PQlibVersion) X(PQnfields) X(PQntuples) X(PQpipelineSync)       \
     X(PQputCopyData) X(PQputCopyEnd) X(PQresultErrorField) X(PQresultStatus) X(PQsendPrepare)      \
     X(PQsendQuery) X(PQsendQueryParams) X(PQsendQueryPrepared) X(PQsetNoticeProcessor) X(PQstatus)                \

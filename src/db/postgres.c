@@ -25,6 +25,7 @@ struct pg_stmt {
     struct db_stmt base;
     struct pg_query query;
     PGresult *result; /* while reading */
+    bool ahead;       /* sent by db_send(); the first step reads what came of it */
     int at;           /* the current row of it */
     struct db_cell row[DB_COLUMNS_MAX];
 };
@@ -264,9 +265,8 @@ static status check_bulk(const struct pg_db *db, const struct pg_sent *sent, PGr
     if (str_to_int(str_c(pq->PQcmdTuples(result)), &changed) && changed == sent->rows) return ST_OK;
     const struct db_bulk_spec *spec = &sent->bulk->spec;
     return error_set(err, ST_CONFLICT, "could not %s \"%s\" on \"%s\": %lld of %lld rows %s",
-                     db_bulk_verb(spec->kind), spec->table, db->label,
-                     (long long)changed, (long long)sent->rows,
-                     spec->kind == DB_INSERT ? "were taken" : "are there");
+                     db_bulk_verb(spec->kind), spec->table, db->label, (long long)changed,
+                     (long long)sent->rows, spec->kind == DB_INSERT ? "were taken" : "are there");
 }
 
 static status check_sent(const struct pg_db *db, const struct pg_sent *sent, PGresult *result,
@@ -297,6 +297,10 @@ static bool read_sent(struct pg_db *db, struct pg_sent *sent, PGresult **last, s
     pq->PQclear(*last);
     *last = result;
     if (!result) return false;
+    if (sent->answer && is_good(result)) {
+        *sent->answer = result;
+        *last = NULL;
+    }
     pq->PQclear(pq->PQgetResult(db->conn)); /* the NULL between two answers */
     return true;
 }
@@ -437,15 +441,35 @@ static void take_types(struct pg_stmt *st) {
     st->query.prepared = false;
 }
 
-static status send_stmt(struct pg_stmt *st, PGresult **result, struct error *err) {
-    struct pg_db *db = (struct pg_db *)st->base.db;
+static status send_stmt(struct pg_stmt *st, PGresult **answer, struct error *err) {
     struct pg_values values;
     take_types(st);
     for (int i = 0; i < st->base.nparams; i++)
         pg_set_value(&values, i, &st->base.params[i]);
-    status s =
-        pg_send(db, &st->query, values.at, values.len, (struct pg_sent){.kind = PG_SENT_ROWS}, err);
-    return s == ST_OK ? pg_settle(db, result, err) : s;
+    return pg_send((struct pg_db *)st->base.db, &st->query, values.at, values.len,
+                   (struct pg_sent){.kind = PG_SENT_ROWS, .answer = answer}, err);
+}
+
+static status pg_send_ahead(struct db_stmt *base, struct error *err) {
+    struct pg_stmt *st = (struct pg_stmt *)base;
+    ASSERT(!st->result);
+    ASSERT(!st->ahead);
+    status s = send_stmt(st, &st->result, err);
+    st->ahead = s == ST_OK;
+    return s;
+}
+
+/* The answer, which may be here already if the statement was sent ahead. */
+static status take_result(struct pg_stmt *st, struct error *err) {
+    struct pg_db *db = (struct pg_db *)st->base.db;
+    bool ahead = st->ahead;
+    ASSERT(ahead || !st->result);
+    st->ahead = false;
+    if (ahead && st->result) return ST_OK;
+    status s = ahead ? ST_OK : send_stmt(st, NULL, err);
+    if (s == ST_OK) s = pg_settle(db, ahead ? NULL : &st->result, err);
+    if (s == ST_OK && !st->result) s = pg_failed(db, "run", st->base.sql, NULL, err);
+    return s;
 }
 
 static uint64_t get_big(const char *at, int n) {
@@ -552,8 +576,7 @@ static status pg_step(struct db_stmt *base, bool *row, struct error *err) {
     if (base->reading) {
         st->at++;
     } else {
-        ASSERT(!st->result);
-        status s = send_stmt(st, &st->result, err);
+        status s = take_result(st, err);
         if (s != ST_OK) return s;
         st->at = 0;
     }
@@ -563,7 +586,7 @@ static status pg_step(struct db_stmt *base, bool *row, struct error *err) {
 
 static status pg_run(struct db_stmt *base, int64_t *changed, struct error *err) {
     struct pg_stmt *st = (struct pg_stmt *)base;
-    status s = send_stmt(st, &st->result, err);
+    status s = take_result(st, err);
     if (s != ST_OK) return s;
     str count = str_c(pq->PQcmdTuples(st->result));
     bool write = !str_starts(str_c(pq->PQcmdStatus(st->result)), STR("SELECT"));
@@ -573,6 +596,10 @@ static status pg_run(struct db_stmt *base, int64_t *changed, struct error *err) 
 
 static void pg_reset(struct db_stmt *base) {
     struct pg_stmt *st = (struct pg_stmt *)base;
+    struct pg_db *db = (struct pg_db *)base->db;
+    for (int i = 0; st->ahead && i < db->nsent; i++) /* what is still to come is for nobody */
+        if (db->sent[i].answer == &st->result) db->sent[i].answer = NULL;
+    st->ahead = false;
     pq->PQclear(st->result);
     st->result = NULL;
 }
@@ -593,6 +620,7 @@ static const struct db_ops pg_ops = {
     .rollback = pg_rollback,
     .prepare = pg_prepare,
     .step = pg_step,
+    .send = pg_send_ahead,
     .run = pg_run,
     .reset = pg_reset,
     .stmt_free = pg_stmt_free,

@@ -6,8 +6,8 @@
  * by binary COPY, which the server takes fastest, though it costs two round trips of its own and
  * cannot travel in the pipeline. Updates count: as many rows must change as were sent.
  *
- * A COPY is asked for, opened by the server's answer, fed, ended, and settled when something else is
- * to be sent: between these steps the caller goes on, and the server works beside it.
+ * A COPY is asked for, opened by the server's answer, fed, ended, and settled when something else
+ * is to be sent: between these steps the caller goes on, and the server works beside it.
  *
  * Tried and slower: VALUES lists of many rows, arrays of a composite type (little gained, and tied
  * to the table's shape), COPY into a temporary table and UPDATE from there, INSERT ... ON CONFLICT
@@ -17,8 +17,10 @@
 #include "base/buf.h"
 
 enum {
-    PLAIN_ROWS_MAX = 2,       /* up to here one statement a row is the faster way, */
-    COPY_ROWS_MIN = 128,      /* from here on COPY is, though it interrupts the pipeline */
+    PLAIN_ROWS_MAX = 2,  /* up to here one statement a row is the faster way, */
+    COPY_ROWS_MIN = 128, /* from here on COPY is, though it interrupts the pipeline */
+    COPY_ROWS_MAX =
+        512, /* of one command: the server holds up to 1000, at a cost that is quadratic */
     COPY_PIECE_BYTES = 65536, /* handed to libpq at a time */
     ARRAY_HEAD_BYTES = 20,    /* dimensions, flags, element type, length, lower bound */
     ARRAYS_BYTES_MAX =
@@ -152,14 +154,14 @@ status pg_bulk_open(struct db *base, const struct db_bulk_spec *spec, struct db_
     struct pg_db *db = (struct pg_db *)base;
     struct pg_bulk *b = mem_alloc(sizeof *b);
     if (b) {
-        static void (*const one[])(struct buf *, const struct db_bulk_spec *) = {
-            [DB_INSERT] = put_insert_one,
-            [DB_UPDATE] = put_update_one,
-            [DB_DELETE] = put_delete_one};
-        static void (*const many[])(struct buf *, const struct db_bulk_spec *) = {
-            [DB_INSERT] = put_insert_many,
-            [DB_UPDATE] = put_update_many,
-            [DB_DELETE] = put_delete_many};
+        static void (*const one[])(struct buf *,
+                                   const struct db_bulk_spec *) = {[DB_INSERT] = put_insert_one,
+                                                                   [DB_UPDATE] = put_update_one,
+                                                                   [DB_DELETE] = put_delete_one};
+        static void (*const many[])(struct buf *,
+                                    const struct db_bulk_spec *) = {[DB_INSERT] = put_insert_many,
+                                                                    [DB_UPDATE] = put_update_many,
+                                                                    [DB_DELETE] = put_delete_many};
         b->plain_sql = make_sql(one[spec->kind], spec);
         b->arrays_sql = make_sql(many[spec->kind], spec);
         b->copy_sql = make_sql(put_copy, spec);
@@ -362,17 +364,21 @@ status pg_copy_settle(struct pg_db *db, struct error *err) {
     if (st == ST_OK && taken != db->copy_rows)
         st = error_set(err, ST_CONFLICT,
                        "could not insert into \"%s\" on \"%s\": %lld of %lld rows were taken",
-                       db->copy->spec.table, db->label, (long long)taken,
-                       (long long)db->copy_rows);
+                       db->copy->spec.table, db->label, (long long)taken, (long long)db->copy_rows);
     db->copy = NULL;
     return st;
 }
 
-/* A COPY that stands open for another table is ended by asking for this one. */
+/* Whether rows can be added to the COPY under way. */
+static bool is_open(const struct pg_bulk *b) {
+    const struct pg_db *db = (const struct pg_db *)b->base.db;
+    return db->copy == &b->base && db->copy_state != PG_COPY_ENDED && db->copy_rows < COPY_ROWS_MAX;
+}
+
+/* A COPY that is full, or for another table, is ended by asking for a new one. */
 static status copy_rows(struct pg_bulk *b, struct error *err) {
     struct pg_db *db = (struct pg_db *)b->base.db;
-    bool mine = db->copy == &b->base && db->copy_state != PG_COPY_ENDED;
-    status st = mine ? ST_OK : ask_copy(b, err);
+    status st = is_open(b) ? ST_OK : ask_copy(b, err);
     if (st == ST_OK && db->copy_state == PG_COPY_ASKED) st = open_copy(db, err);
     return st == ST_OK ? send_rows(db, &b->base, err) : st;
 }
@@ -380,10 +386,8 @@ static status copy_rows(struct pg_bulk *b, struct error *err) {
 /* The first push only asks: until the next the server has answered. */
 status pg_bulk_push(struct db_bulk *base, size_t coming, struct error *err) {
     struct pg_bulk *b = (struct pg_bulk *)base;
-    const struct pg_db *db = (struct pg_db *)base->db;
     if (base->spec.kind != DB_INSERT) return ST_OK;
-    if (db->copy != base || db->copy_state == PG_COPY_ENDED)
-        return db_bulk_rows(base) + coming >= COPY_ROWS_MIN ? ask_copy(b, err) : ST_OK;
+    if (!is_open(b)) return db_bulk_rows(base) + coming >= COPY_ROWS_MIN ? ask_copy(b, err) : ST_OK;
     status st = copy_rows(b, err);
     if (st == ST_OK) db_bulk_clear(base);
     return st;
@@ -393,8 +397,7 @@ status pg_bulk_flush(struct db_bulk *base, struct error *err) {
     struct pg_bulk *b = (struct pg_bulk *)base;
     struct pg_db *db = (struct pg_db *)base->db;
     size_t rows = db_bulk_rows(base);
-    bool copies = db->copy == base && db->copy_state != PG_COPY_ENDED;
-    if (copies || (base->spec.kind == DB_INSERT && rows >= COPY_ROWS_MIN)) {
+    if (is_open(b) || (base->spec.kind == DB_INSERT && rows >= COPY_ROWS_MIN)) {
         status st = copy_rows(b, err);
         if (st == ST_OK) end_copy(db);
         return st;

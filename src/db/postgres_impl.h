@@ -45,6 +45,7 @@ struct pg_query {
 struct pg_sent {
     enum pg_sent_kind { PG_SENT_BEGIN, PG_SENT_PREPARE, PG_SENT_ROWS, PG_SENT_BULK } kind;
     struct pg_query *query;     /* not for BEGIN */
+    PGresult **answer;          /* PG_SENT_ROWS: where it goes if it is read later; else NULL */
     const struct db_bulk *bulk; /* PG_SENT_BULK: what it was for, */
     int64_t rows;               /* and how many rows it must change */
 };
@@ -61,7 +62,7 @@ struct pg_db {
     struct db_bulk *copy; /* the COPY under way is for it; then nothing else is */
     enum pg_copy_state { PG_COPY_ASKED, PG_COPY_OPEN, PG_COPY_ENDED } copy_state;
     int64_t copy_rows; /* handed over so far */
-    char *bytes; /* room for encoding; kept */
+    char *bytes;       /* room for encoding; kept */
     size_t bytes_cap;
 };
 

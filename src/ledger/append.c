@@ -354,13 +354,15 @@ static void queue_row(struct ledger *l, const struct group_row *r) {
     db_bulk_blob(b, str_n(r->hash, SHA256_LEN));
 }
 
-/* Event rows leave while the group is still being made, so that PostgreSQL stores the first while we
- * make the last. Only those that stay: an atomic request may take its own back until it is through.
+/* Event rows leave while the group is still being made, so that PostgreSQL stores the first while
+ * we make the last. Only those that stay: an atomic request may take its own back until it is
+ * through.
  */
 static status send_ahead(struct group *g, struct error *err) {
     enum { AHEAD_ROWS = 32 };
     size_t waiting = g->count - g->queued;
     if (waiting == 0 || (g->queued > 0 && waiting < AHEAD_ROWS)) return ST_OK;
+    if (!db_is_postgres(g->l->db)) return ST_OK; /* SQLite would only keep them */
     for (; g->queued < g->count; g->queued++)
         queue_row(g->l, &g->rows[g->queued]);
     return db_bulk_push(g->l->ins_event, g->items - g->count, err);
@@ -501,6 +503,19 @@ static status check_claim(struct group *g, struct append_request *req, bool *fen
     return st;
 }
 
+/* A node that opens a run finds events of it that are not its own, come again: another node was
+ * faster. */
+static status check_opener(struct append_request *req, size_t i) {
+    struct append_result *r = &req->results[i];
+    struct error why = {0};
+    if (!req->claim || req->claim->known_seq >= 0 || r->code != ST_OK || !r->duplicate ||
+        uuid_eq(r->event_id, req->items[i].event.event_id))
+        return ST_OK;
+    error_at(&why, ST_CONFLICT, "RUN_MOVED", "", "another node has opened the run");
+    *r = (struct append_result){0};
+    return refuse(req, r, &why);
+}
+
 static status process_items(struct group *g, struct append_request *req, struct error *err) {
     size_t rows_before = g->count;
     bool fenced = false;
@@ -508,6 +523,7 @@ static status process_items(struct group *g, struct append_request *req, struct 
     if (claimed != ST_OK || fenced) return claimed;
     for (size_t i = 0; i < req->count; i++) {
         status st = process(g, req, i, err);
+        if (st == ST_OK) st = check_opener(req, i);
         if (st != ST_OK) return st == ST_RETRY && err->code == ST_OK ? ledger_no_memory(err) : st;
         if (req->atomic && req->results[i].code != ST_OK)
             return refuse_all(g, req, i, rows_before, err);
@@ -661,6 +677,17 @@ static void drop_finished(struct group *g) {
 
 /* ---- the group ---- */
 
+/* Both at once: seldom has another node written, and then the runs are loaded again. */
+static status lock_and_load(struct ledger *l, struct append_request *const *reqs, size_t n,
+                            struct error *err) {
+    struct tenant *last = NULL;
+    bool moved = false;
+    status st = nodes_lock_tenants(l, reqs, n, &last, err);
+    if (st == ST_OK) st = runs_load(l, reqs, n, err);
+    if (st == ST_OK) st = nodes_locked(l, last, &moved, err);
+    return st == ST_OK && moved ? runs_load(l, reqs, n, err) : st;
+}
+
 static status append_once(struct ledger *l, struct append_request *const *reqs, size_t n,
                           size_t items, struct error *err) {
     arena_reset(&l->scratch);
@@ -669,8 +696,7 @@ static status append_once(struct ledger *l, struct append_request *const *reqs, 
     if (!g.rows) return ledger_no_memory(err);
     status st = nodes_reserve_run_numbers(l, (int64_t)items, err);
     if (st == ST_OK) st = db_begin(l->db, true, err);
-    if (st == ST_OK) st = nodes_lock_tenants(l, reqs, n, err);
-    if (st == ST_OK) st = runs_load(l, reqs, n, err);
+    if (st == ST_OK) st = lock_and_load(l, reqs, n, err);
     for (size_t i = 0; i < n && st == ST_OK; i++)
         st = process_request(&g, reqs[i], err);
     if (st == ST_OK) st = write_group(&g, err);

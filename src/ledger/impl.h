@@ -191,9 +191,13 @@ MUST_CHECK status reject_transition(struct ledger *l, const struct event *e,
 /* Forgets the refusals of events that the group accepted. */
 MUST_CHECK status rejections_forget(struct group *g, struct error *err);
 /* On PostgreSQL: takes the rows of the group's tenants, and drops what is cached of those that
- * moved. */
+ * moved. The answer for *last (NULL: none) is still to come: nodes_locked() reads it, and until
+ * then other reading may share its round trip. What was read before it says *moved is read again.
+ */
 MUST_CHECK status nodes_lock_tenants(struct ledger *l, struct append_request *const *reqs, size_t n,
-                                     struct error *err);
+                                     struct tenant **last, struct error *err);
+MUST_CHECK status nodes_locked(struct ledger *l, struct tenant *last, bool *moved,
+                               struct error *err);
 /* Makes sure of numbers for the runs that the group may open. */
 MUST_CHECK status nodes_reserve_run_numbers(struct ledger *l, int64_t wanted, struct error *err);
 

@@ -8,14 +8,27 @@ static int by_tenant_no(const void *a, const void *b) {
     return (x->tenant_no > y->tenant_no) - (x->tenant_no < y->tenant_no);
 }
 
-static status lock_tenant(struct ledger *l, struct tenant *t, struct error *err) {
-    struct db_stmt *q = NULL;
-    bool row = false;
-    status st = db_prepare(
+static status lock_stmt(struct ledger *l, struct db_stmt **q, struct error *err) {
+    return db_prepare(
         l->db, "SELECT seq, head, persisted_us FROM ledger_tenant WHERE tenant_no = $1 FOR UPDATE",
-        &q, err);
+        q, err);
+}
+
+static status send_lock(struct ledger *l, const struct tenant *t, struct error *err) {
+    struct db_stmt *q = NULL;
+    status st = lock_stmt(l, &q, err);
     if (st != ST_OK) return st;
     db_bind_int(q, 1, t->tenant_no);
+    return db_send(q, err);
+}
+
+/* *moved: another node has written since we did, and what we knew of the tenant's runs is dropped.
+ */
+static status take_lock(struct ledger *l, struct tenant *t, bool *moved, struct error *err) {
+    struct db_stmt *q = NULL;
+    bool row = false;
+    status st = lock_stmt(l, &q, err);
+    if (st != ST_OK) return st;
     st = db_step(q, &row, err);
     if (st == ST_OK && (!row || db_blob(q, 1).len != SHA256_LEN)) {
         st = error_set(err, ST_CORRUPT, "tenant \"%.*s\" is gone", STR_ARG(t->tenant_id));
@@ -25,14 +38,17 @@ static status lock_tenant(struct ledger *l, struct tenant *t, struct error *err)
         t->persisted_us = db_int(q, 2);
         memcpy(t->head, db_blob(q, 1).ptr, SHA256_LEN);
         cache_drop_tenant(&l->cache, t->tenant_no);
+        *moved = true;
     }
     db_reset(q);
     return st;
 }
 
-/* In the order of their numbers, so that two nodes cannot wait for each other. */
+/* In the order of their numbers, so that two nodes cannot wait for each other. The last lock is
+ * only sent. */
 status nodes_lock_tenants(struct ledger *l, struct append_request *const *reqs, size_t n,
-                          struct error *err) {
+                          struct tenant **last, struct error *err) {
+    *last = NULL;
     if (!db_is_postgres(l->db)) return ST_OK;
     struct tenant **list =
         arena_try(&l->scratch, (size_t)GROUP_EVENTS_MAX * sizeof(struct tenant *));
@@ -50,12 +66,21 @@ status nodes_lock_tenants(struct ledger *l, struct append_request *const *reqs, 
         }
     }
     qsort(list, count, sizeof(struct tenant *), by_tenant_no);
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++)
         list[i]->listed = false;
-        status st = lock_tenant(l, list[i], err);
+    for (size_t i = 0; i < count; i++) {
+        bool moved = false;
+        status st = send_lock(l, list[i], err);
+        if (st == ST_OK && i + 1 < count) st = take_lock(l, list[i], &moved, err);
         if (st != ST_OK) return st;
     }
+    if (count > 0) *last = list[count - 1];
     return ST_OK;
+}
+
+status nodes_locked(struct ledger *l, struct tenant *last, bool *moved, struct error *err) {
+    *moved = false;
+    return last ? take_lock(l, last, moved, err) : ST_OK;
 }
 
 /* Numbers for the runs this group may open. One process owns a SQLite file, so it just counts on;

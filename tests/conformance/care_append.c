@@ -109,8 +109,8 @@ TEST_DB(care_items_stand_for_themselves) {
     canon_close(&c);
 }
 
-/* A group so large that PostgreSQL gets its rows while it is being made: stored duplicates that must
- * be looked up, refusals and a batch that takes itself back in between change nothing. */
+/* A group so large that PostgreSQL gets its rows while it is being made: stored duplicates that
+ * must be looked up, refusals and a batch that takes itself back in between change nothing. */
 TEST_DB(care_a_large_group_is_stored_whole) {
     enum { RUNS = 150, EACH = 4, ITEMS = RUNS * EACH };
     static struct append_item items[ITEMS];
