@@ -177,11 +177,11 @@ run: all ## carry out examples/orders with live progress, show its result, and v
 test: $(call products,test) $(call test_programs,test) ## layers, unit tests on SQLite and PostgreSQL, e2e, short crash tests, load, fuzz corpora
 	@scripts/with-postgres scripts/test-all $(BUILD)/test
 
-san: $(call products,san) $(call test_programs,san) ## the same tests with AddressSanitizer and UBSan
-	@CAIRN_TEST_SCALE=$${CAIRN_TEST_SCALE:-20} scripts/with-postgres scripts/test-all $(BUILD)/san
+san: $(call products,san) $(call test_programs,san) ## the same tests with AddressSanitizer and UBSan, all but load
+	@CAIRN_TEST_SCALE=$${CAIRN_TEST_SCALE:-20} scripts/with-postgres scripts/test-all $(BUILD)/san unit sim e2e crash fuzz
 
-tsan: $(call products,tsan) $(call test_programs,tsan) ## the same tests with ThreadSanitizer
-	@CAIRN_TEST_SCALE=$${CAIRN_TEST_SCALE:-10} scripts/with-postgres scripts/test-all $(BUILD)/tsan
+tsan: $(call products,tsan) $(call test_programs,tsan) ## with ThreadSanitizer, what has more than one thread
+	@CAIRN_TEST_SCALE=$${CAIRN_TEST_SCALE:-10} scripts/with-postgres scripts/test-all $(BUILD)/tsan unit e2e crash
 
 clang: $(call products,clang) $(call test_programs,clang) ## build everything with clang, warnings as errors
 
