@@ -79,6 +79,7 @@ struct plan_step {
     str until;                   /* sleep: RFC 3339, perhaps with Liquid; STR_NONE */
     str signal;                  /* wait: the name of the signal */
     str queue;                   /* task */
+    int64_t lease_ms;            /* task: of one lease; 0: as the worker asks */
     const str *roles;            /* approval: one of them is needed; none: anybody */
     uint32_t role_count;
     int64_t expires_in_ms; /* approval, wait; 0: never */

@@ -183,7 +183,7 @@ static const struct field http_fields[] = {
 static const struct field task_fields[] = {
     {.name = STR_LIT("queue"), .kind = FIELD_ID, .required = true, INTO(queue)},
     {.name = STR_LIT("input"), .kind = FIELD_ANY, .into = NOWHERE},
-    {.name = STR_LIT("leaseMs"), DELAY, .min = 1, .into = NOWHERE},
+    {.name = STR_LIT("leaseMs"), DELAY, .min = 1, INTO(lease_ms)},
 };
 static const struct field effect_fields[] = {
     {.name = STR_LIT("effectType"), .kind = FIELD_ID, .required = true, .into = NOWHERE},

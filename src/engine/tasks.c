@@ -111,9 +111,10 @@ static struct task_entry *next_free(struct task_queue *q, int64_t now_us) {
 static void hand_out(struct engine_poll *p, const struct task_entry *e) {
     struct news *n = news_new(NEWS_LEASE, STR_NONE, STR_NONE, STR_NONE, STR_NONE, STR_NONE);
     if (!n) return; /* offered again when its turn comes */
+    int64_t planned = e->run->plan->steps[e->step].lease_ms; /* the plan knows its work best */
     n->step = e->step;
     n->poll = p;
-    n->lease_ms = p->lease_ms;
+    n->lease_ms = planned > LEASE_MS_MAX ? LEASE_MS_MAX : planned > 0 ? planned : p->lease_ms;
     p->pending++;
     run_push(e->run, n);
 }

@@ -205,6 +205,21 @@ TEST_DB(engine_task_lease_that_ran_out_is_fenced) {
     bed_release(&bed);
 }
 
+/* `leaseMs` of the step counts, whatever the worker asks for. */
+TEST_DB(engine_task_lease_is_as_long_as_the_plan_says) {
+    struct bed bed;
+    bed_init(&bed, url);
+    bed_open(&bed);
+    start(&bed, PLAN(TASK("t", ",\"leaseMs\":150")), "r");
+    struct polled first = poll_for(&bed, "first", 1, 60000, 5000);
+    struct polled second = poll_for(&bed, "second", 1, 60000, 10000);
+    CHECK(first.count == 1 && second.count == 1 && second.tasks[0].ref.lease == 2);
+    CHECK(first.tasks[0].lease_until_us < clock_wall_us());
+    CHECK(answer(&bed, &second.tasks[0].ref, true, "1", NULL).code == ST_OK);
+    CHECK(bed_wait(&bed, "r") == RUN_COMPLETED);
+    bed_release(&bed);
+}
+
 /* An answer that comes late, but before anybody else has the task, counts. */
 TEST_DB(engine_task_answer_counts_while_nobody_else_has_it) {
     struct bed bed;
