@@ -274,6 +274,21 @@ status call_tenant(struct call *c, str asked, str *out, struct error *err) {
     return ST_OK;
 }
 
+str call_new_id(struct call *c) {
+    uuid id = uuid_v4();
+    char text[UUID_TEXT_LEN];
+    if (c->keyed) {
+        uint8_t hash[SHA256_LEN];
+        sha256_of(call_text(c, "%.*s\n%.*s", STR_ARG(c->receipt.scope), STR_ARG(c->receipt.key)),
+                  hash);
+        memcpy(id.b, hash, sizeof(id.b));
+        id.b[6] = (uint8_t)(0x40 | (id.b[6] & 0x0F));
+        id.b[8] = (uint8_t)(0x80 | (id.b[8] & 0x3F));
+    }
+    uuid_format(id, text);
+    return arena_str(&c->arena, str_n(text, sizeof(text)));
+}
+
 str call_actor(struct call *c) {
     if (c->trusted) return arena_str(&c->arena, str_c(c->who->name));
     /* The address is what an auditor misses most; a long name gives way to it. */

@@ -179,6 +179,9 @@ MUST_CHECK status call_find_run(struct call *call, struct ledger *reader, str ru
 /* The tenant a request is about: `asked` if the caller may see it, the caller's own if STR_NONE;
  * STR_NONE for a caller of every tenant that asks for none. TENANT_NOT_FOUND. */
 MUST_CHECK status call_tenant(struct call *call, str asked, str *out, struct error *err);
+/* A new UUID, in the arena: of a request with an Idempotency-Key the same each time, also when it
+ * reaches two nodes at once. */
+str call_new_id(struct call *call);
 /* "key:abc@10.0.0.1": who did it, for the events; in the arena. */
 str call_actor(struct call *call);
 /* What rides with the change: its audit record, about `target`, and the receipt of a request with

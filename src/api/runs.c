@@ -260,23 +260,6 @@ static void start_now(void *context, status code, const struct error *err) {
     engine_start(c->api->options.engine, &s->q, s->run_id, on_started, c);
 }
 
-/* The same Idempotency-Key means the same run, also when it reaches two nodes at once. */
-static void choose_run_id(struct call *c, struct start *s) {
-    uuid id = uuid_v4();
-    if (c->keyed) {
-        uint8_t hash[SHA256_LEN];
-        str name = call_text(c, "%.*s\n%.*s\n%.*s", STR_ARG(s->q.tenant_id),
-                             STR_ARG(c->receipt.scope), STR_ARG(c->receipt.key));
-        sha256_of(name, hash);
-        memcpy(id.b, hash, sizeof(id.b));
-        id.b[6] = (uint8_t)(0x40 | (id.b[6] & 0x0F));
-        id.b[8] = (uint8_t)(0x80 | (id.b[8] & 0x3F));
-    }
-    char text[UUID_TEXT_LEN];
-    uuid_format(id, text);
-    s->q.run_id = arena_str(&c->arena, str_n(text, sizeof(text)));
-}
-
 /* Prefer: wait=10, among other preferences that we do not know. */
 static status read_wait(struct call *c, int64_t *out, struct error *err) {
     str prefer = http_header(c->request, STR("Prefer"));
@@ -319,7 +302,7 @@ static status read_start(struct call *c, struct start *s, struct error *err) {
     s->q.approval = s->approval;
     s->q.actor = call_actor(c);
     s->q.correlation = c->has_trace ? &c->trace : NULL;
-    if (!s->q.run_id.ptr) choose_run_id(c, s);
+    if (!s->q.run_id.ptr) s->q.run_id = call_new_id(c);
     return ST_OK;
 }
 

@@ -66,26 +66,9 @@ static status find_run(struct call *c, struct ledger *reader, struct error *err)
     return call_find_run(c, reader, c->args[0], &s->info, err);
 }
 
-/* Without an id of the sender's, a repeated request must still be the same signal. */
-static void choose_id(struct call *c, struct signal *signal) {
-    uuid id = uuid_v4();
-    char text[UUID_TEXT_LEN];
-    if (signal->signal_id.ptr) return;
-    if (c->keyed) {
-        uint8_t hash[SHA256_LEN];
-        sha256_of(call_text(c, "%.*s\n%.*s", STR_ARG(c->receipt.scope), STR_ARG(c->receipt.key)),
-                  hash);
-        memcpy(id.b, hash, sizeof(id.b));
-        id.b[6] = (uint8_t)(0x40 | (id.b[6] & 0x0F));
-        id.b[8] = (uint8_t)(0x80 | (id.b[8] & 0x3F));
-    }
-    uuid_format(id, text);
-    signal->signal_id = arena_str(&c->arena, str_n(text, sizeof(text)));
-}
-
 static void send_signal(struct call *c) {
     struct signal_call *s = c->own;
-    choose_id(c, &s->signal);
+    if (!s->signal.signal_id.ptr) s->signal.signal_id = call_new_id(c);
     buf_put_char(&c->out, '{');
     put_text(&c->out, "runId", s->info.run_id);
     put_text(&c->out, "signal", s->signal.name);
