@@ -80,8 +80,8 @@ static void fill(str dir, int64_t runs, int64_t *middle_us) {
     check(dir_make(dir, &err), "folder", &err);
     check(ledger_open(buf_str(&url), &options, &f->ledger, &err), "open the ledger", &err);
     arena_init(&f->arena, 4096, (size_t)64 * 1024 * 1024);
-    for (int i = 0; i < PLANS; i++)
-        snprintf(f->plans[i], sizeof(f->plans[i]), "plan-%02d", i);
+    for (unsigned i = 0; i < PLANS; i++)
+        snprintf(f->plans[i], sizeof(f->plans[i]), "plan-%02u", i);
     double start = now_seconds();
     for (int64_t i = 0; i < runs; i++) {
         if (f->count > GROUP - 2) fill_flush(f);

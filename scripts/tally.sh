@@ -17,7 +17,7 @@ trap 'exit 129' HUP
 
 # part NAME COMMAND...
 part() {
-    local name=$1 rc=0 p f s n
+    local name=$1 rc=0 start=$SECONDS p f s n
     shift
     set -m
     (set +m -o pipefail; "$@" 2>&1 | tee "$tally_log") &
@@ -37,6 +37,7 @@ part() {
     fi
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
     if [ "$f" != 0 ]; then failed_parts+=" $name"; fi
+    echo "=== $name took $((SECONDS - start)) s"
 }
 
 # Prints the sum, alone on the last line, and returns 1 if anything failed.
