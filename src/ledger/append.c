@@ -640,7 +640,8 @@ static void mark_stored(struct group *g) {
         g->rows[i].entry->stored = true;
         g->rows[i].entry->stored_steps = g->rows[i].entry->run.step_count;
         cache_weigh(&g->l->cache, g->rows[i].entry);
-        const struct tenant *t = g->rows[i].tenant;
+        struct tenant *t = g->rows[i].tenant;
+        lots_note(g->l, t, pos_seq(g->rows[i].row.pos), g->rows[i].result->event_id);
         if (t->seq >> LOT_BITS > t->sealed_lots) g->l->lot_is_full = true;
     }
 }

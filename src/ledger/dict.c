@@ -10,6 +10,7 @@ enum { DICT_ENTRIES_MAX = 10000 };
 void dict_init(struct dict *d) {
     map_init(&d->tenants);
     d->last = NULL;
+    d->fresh_count = 0;
     map_init(&d->contexts);
     map_init(&d->types);
     arena_init(&d->arena, 4096, SIZE_MAX);

@@ -78,8 +78,9 @@ struct tenant {
     str tenant_id;
     uuid tenant_uuid;
     uint8_t head[SHA256_LEN];
-    int64_t sealed_lots; /* lots 0 .. sealed_lots-1 are in state_lot */
-    bool listed;         /* among those that nodes_lock_tenants() is about to lock */
+    int64_t sealed_lots;   /* lots 0 .. sealed_lots-1 are in state_lot */
+    struct lot_ids *fresh; /* ids of the lot that is being filled; NULL: read them back */
+    bool listed;           /* among those that nodes_lock_tenants() is about to lock */
 };
 struct dict_number {
     int64_t number;
@@ -89,6 +90,7 @@ struct dict {
         types; /* tenant_id; tenant_no|project|environment|plan|version; name */
     struct arena arena;
     struct tenant *last; /* the one found last, or NULL */
+    int fresh_count;     /* tenants with `fresh` */
 };
 
 /* ---- the handle ---- */
@@ -284,6 +286,8 @@ bool provider_ref_parse(str payload, struct arena *arena, struct provider_ref *o
 
 /* Sorts the event ids of full lots into state_lot, in a transaction of its own. */
 enum { LOT_BITS = 15, LOT_EVENTS = 1 << LOT_BITS, LOT_BUCKETS = 64 };
+/* Remembers the id of a stored event, in order, so that sealing need not read its lot back. */
+void lots_note(struct ledger *l, struct tenant *t, int64_t seq, uuid id);
 MUST_CHECK status lots_seal(struct ledger *l, struct error *err);
 /* How many lots of the tenant are sealed. */
 MUST_CHECK status lots_sealed(struct ledger *l, int64_t tenant_no, int64_t *lots,

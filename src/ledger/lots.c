@@ -6,7 +6,7 @@
  * are in the order of the prefix. */
 #include "ledger/impl.h"
 
-enum { ENTRY_BYTES = 10, BUCKET_BITS = 6 };
+enum { ENTRY_BYTES = 10, BUCKET_BITS = 6, FRESH_MAX = 16 };
 static_assert(LOT_BUCKETS == 1 << BUCKET_BITS, "a bucket for each value of the top bits");
 
 struct lot_item {
@@ -43,6 +43,52 @@ static struct lot_item entry_get(const uint8_t *p) {
     return item;
 }
 
+/* ---- the lot that is being filled ---- */
+
+/* Ids without a gap, from the first of a lot on. A group may end in the next lot: it is sealed
+ * right after. */
+struct lot_ids {
+    int64_t first; /* the sequence number of id8[0] */
+    size_t count;
+    uint64_t id8[LOT_EVENTS + GROUP_EVENTS_MAX];
+};
+
+static int64_t first_of_lot(int64_t lot) { return lot == 0 ? 1 : lot << LOT_BITS; }
+
+void lots_note(struct ledger *l, struct tenant *t, int64_t seq, uuid id) {
+    struct lot_ids *f = t->fresh;
+    bool opens = seq == first_of_lot(seq >> LOT_BITS);
+    if (!f && opens && l->dict.fresh_count < FRESH_MAX) { /* of tenants: 5 MiB in all */
+        f = t->fresh = arena_try_raw(&l->dict.arena, sizeof(*f));
+        if (!f) return;
+        f->count = 0;
+        l->dict.fresh_count++;
+    }
+    if (!f) return;
+    bool follows = f->count > 0 && seq == f->first + (int64_t)f->count;
+    if (!follows) f->count = 0; /* other nodes' events are between */
+    if (!follows && !opens) return;
+    if (!follows) f->first = seq;
+    if (f->count < COUNT_OF(f->id8)) f->id8[f->count++] = id_prefix(id);
+}
+
+/* The ids of the tenant's lot, if all of them are remembered; they are forgotten by that. */
+static bool take_fresh(struct tenant *t, int64_t lot, struct lot_item *items, size_t *count) {
+    struct lot_ids *f = t->fresh;
+    size_t n = (size_t)(first_of_lot(lot + 1) - first_of_lot(lot));
+    if (!f || f->count < n || f->first != first_of_lot(lot)) return false;
+    for (size_t i = 0; i < n; i++)
+        items[i] =
+            (struct lot_item){f->id8[i], (uint32_t)(f->first + (int64_t)i) & (LOT_EVENTS - 1)};
+    f->first += (int64_t)n;
+    f->count -= n;
+    memmove(f->id8, f->id8 + n, f->count * sizeof(f->id8[0]));
+    *count = n;
+    return true;
+}
+
+/* ---- sealing ---- */
+
 #define IDS_OF_LOT(tier) "SELECT pos, event_id FROM " tier " WHERE pos >= $1 AND pos < $2"
 
 static status read_lot(struct ledger *l, int64_t lot, struct lot_item *items, size_t *count,
@@ -72,14 +118,17 @@ static const struct db_col lot_cols[] = {{"lot", DB_INT}, {"bucket", DB_INT}, {"
 static const struct db_bulk_spec lot_spec = {"state_lot", DB_INSERT, lot_cols, COUNT_OF(lot_cols),
                                              0};
 
-/* What the lot's rows must hold: buckets[i] is `ids` of bucket i. Lives in the scratch arena. */
-static status make_lot(struct ledger *l, int64_t lot, str buckets[LOT_BUCKETS], struct error *err) {
+/* What the lot's rows must hold: buckets[i] is `ids` of bucket i. Lives in the scratch arena. The
+ * tenant lends what it remembers; NULL: the events are read. */
+static status make_lot(struct ledger *l, int64_t lot, struct tenant *t, str buckets[LOT_BUCKETS],
+                       struct error *err) {
     struct lot_item *items = arena_try_raw(&l->scratch, LOT_EVENTS * sizeof(*items));
     uint8_t *packed = arena_try_raw(&l->scratch, (size_t)LOT_EVENTS * ENTRY_BYTES);
     size_t n = 0;
     size_t from = 0;
     if (!items || !packed) return ledger_no_memory(err);
-    status st = read_lot(l, lot, items, &n, err);
+    bool known = t && take_fresh(t, lot & (SEQ_MASK >> LOT_BITS), items, &n);
+    status st = known ? ST_OK : read_lot(l, lot, items, &n, err);
     if (st != ST_OK) return st;
     qsort(items, n, sizeof(*items), by_id);
     for (size_t i = 0; i < n; i++)
@@ -95,12 +144,12 @@ static status make_lot(struct ledger *l, int64_t lot, str buckets[LOT_BUCKETS], 
 }
 
 /* Inside a transaction. */
-static status write_lot(struct ledger *l, int64_t lot, struct error *err) {
+static status write_lot(struct ledger *l, int64_t lot, struct tenant *t, struct error *err) {
     struct arena_mark mark = arena_mark(&l->scratch);
     struct db_bulk *bulk = NULL;
     str buckets[LOT_BUCKETS] = {STR_NONE};
     status st = db_bulk_open(l->db, &lot_spec, &bulk, err);
-    if (st == ST_OK) st = make_lot(l, lot, buckets, err);
+    if (st == ST_OK) st = make_lot(l, lot, t, buckets, err);
     for (int64_t i = 0; st == ST_OK && i < LOT_BUCKETS; i++) {
         db_bulk_int(bulk, lot);
         db_bulk_int(bulk, i);
@@ -117,7 +166,7 @@ static status compare_lot(struct ledger *l, int64_t lot, bool *same, struct erro
     str buckets[LOT_BUCKETS] = {STR_NONE};
     bool row = false;
     int64_t n = 0;
-    status st = make_lot(l, lot, buckets, err);
+    status st = make_lot(l, lot, NULL, buckets, err);
     if (st == ST_OK)
         st = db_prepare(l->db, "SELECT bucket, ids FROM state_lot WHERE lot = $1 ORDER BY bucket",
                         &q, err);
@@ -149,7 +198,7 @@ status lots_write_missing(struct ledger *l, struct tenant *t, struct error *err)
         LOT_BITS; /* lots 0 .. full-1 are complete: sequence_number 1 is slot 1 of lot 0 */
     status st = ST_OK;
     for (int64_t i = t->sealed_lots; i < full && st == ST_OK; i++) {
-        st = write_lot(l, (pos_of(t->tenant_no, 0) >> LOT_BITS) + i, err);
+        st = write_lot(l, (pos_of(t->tenant_no, 0) >> LOT_BITS) + i, t, err);
         if (st == ST_OK) t->sealed_lots = i + 1;
     }
     return st;

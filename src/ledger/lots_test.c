@@ -139,6 +139,27 @@ TEST_DB(lots_are_sealed_when_full) {
     arena_release(&arena);
 }
 
+/* Two nodes fill a lot in turn: neither remembers all of it, and what is sealed is right. */
+TEST(lots_of_two_nodes_are_sealed_whole) {
+    enum { LAST = LOT_EVENTS * 2 + 10 };
+    static uuid ids[LAST + 1];
+    str url = test_db_url("postgres");
+    if (!url.ptr) test_skip("needs PostgreSQL");
+    arena_init(&arena, 4096, SIZE_MAX);
+    struct ledger *a = open_ledger(url);
+    struct ledger *b = open_ledger(url);
+    append_to(a, "acme", 0, 5000, ids, LAST + 1);
+    append_to(b, "acme", 5000, 5010, ids, LAST + 1);
+    append_to(a, "acme", 5010, LOT_EVENTS + 7, ids, LAST + 1); /* began the second lot, too, */
+    CHECK(sealed(a, 1) == 1 && sealed(b, 1) == 1);
+    append_to(a, "acme", LOT_EVENTS + 7, LAST, ids, LAST + 1); /* and remembers all of that */
+    CHECK(sealed(a, 1) == 2 && !damaged(a));
+    check_all_found(b, ids, LAST);
+    ledger_close(a);
+    ledger_close(b);
+    arena_release(&arena);
+}
+
 /* ---- a lot that could not be sealed ---- */
 
 struct faulty {
