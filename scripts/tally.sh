@@ -6,30 +6,28 @@
 
 exec </dev/null
 passed=0 failed=0 skipped=0 failed_parts=
-tally_log=$(mktemp)
+tally_logs=$(mktemp -d)
 
 # A part runs in a process group of its own: a signal to us ends all of it, and nothing else.
-current=
-trap '[ -z "$current" ] || kill -TERM -- "-$current" 2>/dev/null || true; rm -f "$tally_log"' EXIT
+declare -A running=() # pid of a part -> its place in the lists below, or "now"
+stop_parts() {
+    local pid
+    for pid in "${!running[@]}"; do kill -TERM -- "-$pid" 2>/dev/null || true; done
+    rm -rf "$tally_logs"
+}
+trap stop_parts EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 trap 'exit 129' HUP
 
-# part NAME COMMAND...
-part() {
-    local name=$1 rc=0 start=$SECONDS p f s n
-    shift
-    set -m
-    (set +m -o pipefail; "$@" 2>&1 | tee "$tally_log") &
-    current=$!
-    set +m
-    wait "$current" || rc=$?
-    current=
+# count_part NAME EXIT_CODE SECONDS LOG
+count_part() {
+    local name=$1 rc=$2 p f s n
     read -r p f s n < <(awk '
         function add() { p += $(NF - 5); f += $(NF - 3); s += $(NF - 1); n++ }
         /^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/ { p = f = s = 0; add(); next }
         /^[A-Za-z0-9_.\/ -]+: [0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/ { add() }
-        END { print p + 0, f + 0, s + 0, n + 0 }' "$tally_log")
+        END { print p + 0, f + 0, s + 0, n + 0 }' "$4")
     if [ "$rc" = 0 ] && [ "$n" = 0 ]; then p=1; fi
     if [ "$rc" != 0 ] && [ "$f" = 0 ]; then
         echo "$name: failed with exit code $rc"
@@ -37,7 +35,48 @@ part() {
     fi
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
     if [ "$f" != 0 ]; then failed_parts+=" $name"; fi
-    echo "=== $name took $((SECONDS - start)) s"
+    echo "=== $name took $3 s"
+}
+
+# part NAME COMMAND...: runs it now, and shows what it prints as it comes.
+part() {
+    local name=$1 rc=0 start=$SECONDS pid
+    shift
+    set -m
+    (set +m -o pipefail; "$@" 2>&1 | tee "$tally_logs/now") &
+    pid=$! running[$!]=now
+    set +m
+    wait "$pid" || rc=$?
+    unset "running[$pid]"
+    count_part "$name" "$rc" $((SECONDS - start)) "$tally_logs/now"
+}
+
+# later NAME COMMAND...: keeps it for `together N`, which runs N at a time and shows each when it has ended.
+later_names=() later_commands=()
+later() {
+    later_names+=("$1")
+    shift
+    later_commands+=("$(printf '%q ' "$@")")
+}
+together() {
+    local next=0 i pid rc starts=()
+    while [ "$next" -lt "${#later_names[@]}" ] || [ "${#running[@]}" -gt 0 ]; do
+        if [ "$next" -lt "${#later_names[@]}" ] && [ "${#running[@]}" -lt "$1" ]; then
+            set -m
+            (set +m; eval "${later_commands[next]}") >"$tally_logs/$next" 2>&1 &
+            running[$!]=$next starts[next]=$SECONDS
+            set +m
+            next=$((next + 1))
+            continue
+        fi
+        rc=0
+        wait -n -p pid "${!running[@]}" || rc=$?
+        i=${running[$pid]}
+        unset "running[$pid]"
+        cat "$tally_logs/$i"
+        count_part "${later_names[i]}" "$rc" $((SECONDS - starts[i])) "$tally_logs/$i"
+    done
+    later_names=() later_commands=()
 }
 
 # Prints the sum, alone on the last line, and returns 1 if anything failed.

@@ -268,6 +268,24 @@ static bool wanted(const char *name, char **filters, int n) {
     return n == 0;
 }
 
+/* The share K/N of the tests: by a hash of their names, so that long and short ones mix. */
+static unsigned share = 0;
+static unsigned shares = 1;
+static bool take_share(const char *arg) {
+    int end = 0;
+    bool ok = sscanf(arg, "%u/%u%n", &share, &shares, &end) == 2 && arg[end] == '\0';
+    ok = ok && share >= 1 && share <= shares;
+    share--;
+    return ok;
+}
+
+static bool in_share(const char *name) {
+    uint32_t hash = 2166136261U;
+    for (; *name != '\0'; name++)
+        hash = (hash ^ (unsigned char)*name) * 16777619U;
+    return (hash >> 8) % shares == share;
+}
+
 static int list(char **filters, int n) {
     for (size_t i = 0; i < test_count; i++) {
         if (wanted(tests[i].name, filters, n)) puts(tests[i].name);
@@ -286,16 +304,24 @@ static void release(struct CMUnitTest *picked) {
     free(picked);
 }
 
-/* cairn-tests [--list] [SUBSTRING...] */
+/* cairn-tests [--list | --share K/N] [SUBSTRING...] */
 int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
+    if (argc > 2 && strcmp(argv[1], "--share") == 0) {
+        if (!take_share(argv[2])) {
+            fprintf(stderr, "--share wants K/N, such as 1/2\n");
+            return 2;
+        }
+        argc -= 2;
+        argv += 2;
+    }
     if (test_count > 0) qsort(tests, test_count, sizeof *tests, by_name);
     if (argc > 1 && strcmp(argv[1], "--list") == 0) return list(argv + 2, argc - 2);
 
     struct CMUnitTest *picked = must(calloc(test_count + 1, sizeof *picked));
     size_t n = 0;
     for (size_t i = 0; i < test_count; i++) {
-        if (!wanted(tests[i].name, argv + 1, argc - 1)) continue;
+        if (!wanted(tests[i].name, argv + 1, argc - 1) || !in_share(tests[i].name)) continue;
         picked[n++] = (struct CMUnitTest){tests[i].name, run_one, NULL, give_back, &tests[i]};
     }
     int failed = n > 0 ? _cmocka_run_group_tests("unit", picked, n, NULL, NULL) : 0;
