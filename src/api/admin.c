@@ -1,9 +1,10 @@
-/* api/admin.c: care of the ledger: statistics, verify, backup, what this process does. */
+/* api/admin.c: care of the ledger: statistics, verify, backup, archive, what this process does. */
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "api/impl.h"
 #include "base/os.h"
+#include "base/time.h"
 
 enum { BACKUP_NAME_MAX = 100 };
 
@@ -11,7 +12,12 @@ struct admin_call {
     bool state;
     str file;
     str path;
+    bool there; /* the file, from a first time that was not answered */
     int64_t bytes;
+    str answer; /* of a first time that was; or STR_NONE */
+    struct archive_request archive;
+    struct archive_at at;
+    str reason;
 };
 
 static void put_stats(struct buf *out, const struct ledger_stats *s) {
@@ -102,6 +108,14 @@ static void refuse_busy(struct call *c) {
                 "the ledger is being verified or backed up already");
 }
 
+static void answer_ok(struct call *c) { call_answer(c, 200); }
+
+/* Nothing changed, but it took its time: a repeated request gets these findings. */
+static void verified(struct call *c) {
+    (void)call_receipt(c, 200, false);
+    call_ride(c, answer_ok);
+}
+
 static void post_verify(struct call *c) {
     struct error err = {0};
     struct admin_call *a = ARENA_NEW(&c->arena, struct admin_call);
@@ -113,9 +127,9 @@ static void post_verify(struct call *c) {
     } else if (c->api->verifying) {
         refuse_busy(c);
     } else {
-        c->api->verifying = true;
+        c->api->verifying = c->may_stop = true;
         c->ended = verify_over;
-        call_read(c, verify, NULL);
+        call_read(c, verify, verified);
     }
 }
 
@@ -135,34 +149,73 @@ static bool name_is_plain(str name) {
     return name.len > 0;
 }
 
+static status find_folder(struct call *c, str *folder, struct error *err) {
+    if (c->api->options.data_dir.len > 900) /* call_text() would cut it */
+        return error_at(err, ST_LIMIT, "BACKUP_FAILED", "", "the data folder's path is too long");
+    *folder = call_text(c, "%.*s/backups", STR_ARG(c->api->options.data_dir));
+    if (mkdir(folder->ptr, 0700) != 0 && access(folder->ptr, W_OK) != 0)
+        return error_at(err, ST_RETRY, "BACKUP_FAILED", "", "could not make \"%s\"", folder->ptr);
+    return ST_OK;
+}
+
+/* The file cannot be part of a commit. So a request with a key leaves a receipt without an answer
+ * before it begins, and one with the answer in the end. If only the first is there, the file says
+ * how far it came: it gets its name when it is complete and verified. */
+static status look_for_backup(struct call *c, struct ledger *reader, struct error *err) {
+    struct admin_call *a = c->own;
+    struct receipt *found = NULL;
+    size_t count = 0;
+    struct stat info;
+    str folder = STR_NONE;
+    status st = c->before ? call_receipts(c, reader, &found, &count, err) : ST_OK;
+    if (st == ST_OK) st = find_folder(c, &folder, err);
+    if (st != ST_OK) return st;
+    for (size_t i = 0; i < count; i++) {
+        if (found[i].body.ptr) a->answer = found[i].body;
+    }
+    a->path = call_text(c, "%s/%.*s", folder.ptr, STR_ARG(a->file));
+    a->there = stat(a->path.ptr, &info) == 0;
+    if (a->there) a->bytes = info.st_size;
+    if (a->there && !c->before)
+        return error_at(err, ST_CONFLICT, "FILE_EXISTS", "/file", "there is a backup of that name");
+    return ST_OK;
+}
+
 static status backup(struct call *c, struct ledger *reader, struct error *err) {
     struct admin_call *a = c->own;
     struct stat info;
-    if (c->api->options.data_dir.len > 900) /* call_text() would cut it */
-        return error_at(err, ST_LIMIT, "BACKUP_FAILED", "", "the data folder's path is too long");
-    str folder = call_text(c, "%.*s/backups", STR_ARG(c->api->options.data_dir));
-    if (mkdir(folder.ptr, 0700) != 0 && access(folder.ptr, W_OK) != 0)
-        return error_at(err, ST_RETRY, "BACKUP_FAILED", "", "could not make \"%s\"", folder.ptr);
-    a->path = call_text(c, "%s/%.*s", folder.ptr, STR_ARG(a->file));
-    if (access(a->path.ptr, F_OK) == 0)
-        return error_at(err, ST_CONFLICT, "FILE_EXISTS", "/file", "there is a backup of that name");
     status st = ledger_backup(reader, a->path, err);
-    if (st != ST_OK) return st;
-    if (stat(a->path.ptr, &info) == 0) a->bytes = info.st_size;
+    if (st == ST_OK && stat(a->path.ptr, &info) == 0) a->bytes = info.st_size;
+    return st;
+}
+
+static void answer_backup(struct call *c) { call_answer(c, 201); }
+
+static void backed_up(struct call *c) {
+    struct admin_call *a = c->own;
     buf_put_char(&c->out, '{');
     put_text(&c->out, "file", a->file);
     put_int(&c->out, "bytes", a->bytes);
     buf_put_char(&c->out, '}');
-    return ST_OK;
+    c->before = NULL; /* that was only the beginning */
+    (void)call_riders(c, a->file, STR_NONE, 201, false);
+    call_ride(c, answer_backup);
 }
 
-static status note_backup(struct call *c, struct ledger *ledger, struct error *err) {
+static void copy_now(struct call *c) { call_read(c, backup, backed_up); }
+
+static void begin_backup(struct call *c) {
     struct admin_call *a = c->own;
-    return access_ride(ledger, call_riders(c, a->file, STR_NONE, 201, false), err);
+    if (a->answer.ptr) {
+        buf_put(&c->out, a->answer);
+        call_answer(c, 201);
+    } else if (a->there) {
+        backed_up(c);
+    } else {
+        (void)call_receipt(c, 201, true);
+        call_ride(c, copy_now);
+    }
 }
-
-static void answer_backup(struct call *c) { call_answer(c, 201); }
-static void backed_up(struct call *c) { call_change(c, note_backup, answer_backup); }
 
 static void post_backup(struct call *c) {
     struct error err = {0};
@@ -180,17 +233,87 @@ static void post_backup(struct call *c) {
     else if (c->api->verifying)
         refuse_busy(c);
     else {
-        c->api->verifying = true;
+        c->api->verifying = c->may_stop = true;
         c->ended = verify_over;
-        call_read(c, backup, backed_up);
+        call_read(c, look_for_backup, begin_backup);
     }
+}
+
+/* ---- archive ----
+ *
+ * Lot by lot, and what others want from the ledger in between. Who asked is written down with the
+ * first lot. There is a receipt when all is done: before that, a repeated request goes on. */
+
+#define ARCHIVE(member) FIELD(struct admin_call, archive.member)
+static const struct field archive_fields[] = {
+    {"before", FIELD_TIME, ARCHIVE(until_us), false, 0, 0},
+    {"runId", FIELD_TEXT, ARCHIVE(run_id), false, 1, 0},
+    {"limit", FIELD_INT, ARCHIVE(runs_max), false, 1, NUMBER_MAX},
+    {"reason", FIELD_TEXT, FIELD(struct admin_call, reason), false, 0, AUDIT_REASON_MAX},
+};
+
+static void archive_over(struct call *c) { c->api->archiving = false; }
+
+static status archive_lot(struct call *c, struct ledger *ledger, struct error *err) {
+    struct admin_call *a = c->own;
+    return ledger_archive_lot(ledger, &a->archive, &a->at, err);
+}
+
+static void archived(struct call *c) {
+    struct admin_call *a = c->own;
+    if (!a->at.done && !c->api->draining) {
+        call_change(c, archive_lot, archived);
+        return;
+    }
+    buf_put_char(&c->out, '{');
+    put_int(&c->out, "runs", a->at.report.runs);
+    put_int(&c->out, "events", a->at.report.events);
+    put_bool(&c->out, "more", !a->at.done);
+    buf_put_char(&c->out, '}');
+    (void)call_receipt(c, 200, false);
+    if (!a->at.done) c->rider.receipt = NULL;
+    call_ride(c, answer_ok);
+}
+
+static void begin_archive(struct call *c) {
+    struct admin_call *a = c->own;
+    char time[TIME_TEXT_MAX];
+    str target = a->archive.run_id.ptr ? a->archive.run_id : STR("*");
+    if (!a->archive.run_id.ptr && a->archive.until_us > 0)
+        target = arena_str(&c->arena, str_n(time, time_format_us(a->archive.until_us, time)));
+    (void)call_riders(c, target, a->reason, 200, true);
+    c->rider.receipt = NULL;
+    a->archive.riders = &c->rider;
+    c->api->archiving = true;
+    c->ended = archive_over;
+    call_change(c, archive_lot, archived);
+}
+
+static void post_archive(struct call *c) {
+    struct error err = {0};
+    struct admin_call *a = ARENA_NEW(&c->arena, struct admin_call);
+    c->own = a;
+    uint64_t given = 0;
+    if (!has_no_query(c)) return;
+    if (c->request->body.len > 0 &&
+        body_read(c, archive_fields, COUNT_OF(archive_fields), a, &given, &err) != ST_OK) {
+        call_fail(c, &err);
+        return;
+    }
+    if ((given & 1) && a->archive.until_us == 0) a->archive.until_us = 1; /* 0 is "whenever" */
+    if (c->api->archiving)
+        call_refuse(c, ST_CONFLICT, "ARCHIVE_UNDER_WAY", "",
+                    "the ledger is being archived already");
+    else
+        begin_archive(c);
 }
 
 static const struct route routes[] = {
     {"GET", "/v1/admin/stats", "admin.stats", ROLE_ADMIN, ROUTE_PLATFORM, get_stats},
     {"GET", "/v1/admin/status", "admin.status", ROLE_ADMIN, ROUTE_PLATFORM, get_status},
-    {"POST", "/v1/admin/verify", "admin.verify", ROLE_ADMIN, ROUTE_PLATFORM | ROUTE_NO_RECEIPT,
-     post_verify},
+    {"POST", "/v1/admin/verify", "admin.verify", ROLE_ADMIN, ROUTE_PLATFORM, post_verify},
+    {"POST", "/v1/admin/archive", "admin.archive", ROLE_ADMIN, ROUTE_PLATFORM | ROUTE_CHANGES,
+     post_archive},
     {"POST", "/v1/admin/backup", "admin.backup", ROLE_ADMIN, ROUTE_PLATFORM | ROUTE_CHANGES,
      post_backup},
 };

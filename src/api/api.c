@@ -5,6 +5,7 @@
 #include "base/time.h"
 
 enum { CALLS_KEPT = 256, SWEEP_MS = 60000, SWEEP_AGAIN_MS = 1000, SWEEP_LIMIT = 1000 };
+enum { REFUSALS_A_MINUTE = 10 }; /* of one caller, in the audit trail: nobody fills the disk */
 
 /* ---- what comes back from the ledger thread ---- */
 
@@ -73,6 +74,9 @@ static void register_metrics(struct api *api) {
                           "Time from a whole request to its answer.", bounds, COUNT_OF(bounds));
     api->m_under_way =
         metrics_gauge(m, "cairn_http_requests_under_way", "Requests not answered yet.", "");
+    api->m_left_out =
+        metrics_counter(m, "cairn_audit_left_out_total",
+                        "Refusals that were not audited: their callers had too many.", "");
 }
 
 static void start_handles(struct api *api) {
@@ -93,7 +97,10 @@ static status open_parts(struct api *api, struct error *err) {
     status st = pool_open(o->loop, o->url, readers, API_QUEUE_MAX, o->metrics, &api->pool, err);
     if (st == ST_OK)
         st = hub_open(o->loop, api->pool, o->other_writers, o->metrics, &api->hub, err);
-    if (st == ST_OK && o->rate > 0) st = limiter_open(o->rate, &api->limiter, err);
+    if (st == ST_OK && o->rate > 0)
+        st = limiter_open((double)o->rate, (double)o->rate, &api->limiter, err);
+    if (st == ST_OK)
+        st = limiter_open(REFUSALS_A_MINUTE / 60.0, REFUSALS_A_MINUTE, &api->refusals, err);
     if (st == ST_OK) {
         struct auth_options auth = {.open = o->open,
                                     .pool = api->pool,
@@ -120,6 +127,7 @@ status api_open(const struct api_options *options, struct api **out, struct erro
     api->done_end = &api->done_first;
     map_init(&api->in_flight);
     map_init(&api->waiters);
+    shares_init(&api->shares);
     start_handles(api);
     register_metrics(api);
     api->m_requests = mem_alloc(route_count() * STATUS_CLASSES * sizeof(struct metric *));
@@ -224,6 +232,7 @@ void api_observe(struct api *api, const struct engine_note *note) {
 
 void api_drain(struct api *api) {
     api->draining = true;
+    atomic_store(&api->stopping, true);
     /* Answering one changes the list: each round begins anew, and each ends at least one. */
     for (struct call *c = api->calls; c;) {
         struct call *next = c->next;
@@ -251,6 +260,7 @@ static void on_closed(uv_handle_t *handle) {
     }
     map_release(&api->in_flight);
     map_release(&api->waiters);
+    shares_release(&api->shares);
     mem_free(api->m_requests);
     pthread_mutex_destroy(&api->lock);
     mem_free(api);
@@ -259,6 +269,7 @@ static void on_closed(uv_handle_t *handle) {
 void api_close(struct api *api) {
     if (!api) return;
     api->draining = api->closing = true;
+    atomic_store(&api->stopping, true);
     if (api->pool) pool_close(api->pool);
     take_done(api);
     if (api->call_count > 0)
@@ -267,6 +278,7 @@ void api_close(struct api *api) {
     hub_close(api->hub);
     auth_close(api->auth);
     limiter_close(api->limiter);
+    limiter_close(api->refusals);
     uv_close((uv_handle_t *)&api->async, on_closed);
     uv_close((uv_handle_t *)&api->sweep, on_closed);
     uv_close((uv_handle_t *)&api->waits, on_closed);

@@ -26,12 +26,12 @@ struct api_options {
     str node, version;
     struct metrics *metrics;
     /* Sees to it that a start finds its plan without waiting (host_prefetch). */
-    void (*prefetch)(void *context, const struct plan_ref *ref, api_fetched done,
+    void (*prefetch)(void *context, str tenant_id, const struct plan_ref *ref, api_fetched done,
                      void *done_context);
     /* Tells a run's node about a signal, where that is another process (RUN_ELSEWHERE). Called on
      * the ledger thread; NULL: no other process can be. */
     status (*post_signal)(struct ledger *ledger, str run_id, const struct signal *signal, str actor,
-                          struct error *err);
+                          const struct append_rider *riders, struct error *err);
     void *context;
     bool open;         /* no authentication: see auth_options */
     struct jwks *jwks; /* or NULL; the api owns it */

@@ -184,6 +184,7 @@ static void send_batch(struct call *c) {
     c->write = (struct writer_call){.request = {.items = a->items,
                                                 .count = a->count,
                                                 .atomic = a->atomic,
+                                                .outside = true,
                                                 .results = a->results,
                                                 .arena = &c->arena,
                                                 .riders = c->keyed ? &c->rider : NULL}};

@@ -69,7 +69,7 @@ static void refused(struct auth_check *check, const char *why) {
     struct auth *auth = check->auth;
     str remote = str_c(check->remote);
     int64_t wait_s = failures_wait_s(&auth->failures, remote, check->now_us);
-    if (wait_s > 0) { /* others that came with it have used up what was left */
+    if (wait_s > 0) {
         limited(check, wait_s);
         return;
     }
@@ -81,7 +81,14 @@ static void refused(struct auth_check *check, const char *why) {
     /* A token that was good until now is no guess. */
     bool guess = !check->err.reason || strcmp(check->err.reason, "JWT_EXPIRED") != 0;
     if (guess && failures_add(&auth->failures, remote, check->now_us))
-        LOG(LOG_WARN, "too many failed attempts: the address must wait", LOG_S("remote", remote));
+        LOG(LOG_WARN, "too many failed attempts: the address is over its limit",
+            LOG_S("remote", remote));
+}
+
+bool auth_may_try(struct auth_check *check) {
+    if (failures_may_try(&check->auth->failures, str_c(check->remote), check->now_us)) return true;
+    limited(check, 1); /* it may be good: then the next second may have room for it */
+    return false;
 }
 
 static void refuse(struct auth_check *check, const char *message, const char *why) {
@@ -125,7 +132,8 @@ void auth_judge(struct auth_check *check, struct key_entry *e) {
         return;
     }
     struct principal *p = &check->principal;
-    *p = (struct principal){.roles = e->roles & ROLE_ALL, .expires_us = e->expires_us};
+    *p = (struct principal){
+        .roles = e->roles & ROLE_ALL, .expires_us = e->expires_us, .key_version = e->version};
     snprintf(p->name, sizeof(p->name), "key:%.*s", KEY_ID_LEN, e->key_id);
     snprintf(p->tenant, sizeof(p->tenant), "%s", e->tenant);
     keys_used(check->auth, e, check->now_us);
@@ -209,6 +217,11 @@ static void check_token(struct auth_check *check, str text) {
         refuse(check, "tokens are not accepted here, only API keys", "tokens are not set up");
         return;
     }
+    uint8_t hash[SHA256_LEN];
+    sha256_of(text, hash);
+    uint8_t *seen = auth->tokens_seen[(hash[0] << 8 | hash[1]) % TOKENS_SEEN];
+    /* One that was good is checked again, but takes no try. */
+    if (memcmp(seen, hash, SHA256_LEN) != 0 && !auth_may_try(check)) return;
     struct arena_mark mark = arena_mark(check->arena);
     status st = jwt_verify(auth->options.jwks, &auth->options.policy, text, check->now_us,
                            check->arena, &claims, &check->err);
@@ -219,6 +232,7 @@ static void check_token(struct auth_check *check, str text) {
         snprintf(p->tenant, sizeof(p->tenant), "%.*s", STR_ARG(claims.tenant));
         for (size_t i = 0; i < claims.role_count; i++) /* one that we do not know grants nothing */
             p->roles |= role_of(claims.roles[i]);
+        memcpy(seen, hash, SHA256_LEN);
         accepted(check);
     } else if (st == ST_INVALID) {
         refused(check, check->err.msg);
@@ -279,11 +293,6 @@ bool auth_check(struct auth *auth, struct auth_check *check, str authorization, 
     snprintf(check->remote, sizeof(check->remote), "%.*s", STR_ARG(remote));
     if (auth->options.open) {
         accept_anybody(check);
-        return true;
-    }
-    int64_t wait_s = failures_wait_s(&auth->failures, str_c(check->remote), now_us);
-    if (wait_s > 0) {
-        limited(check, wait_s);
         return true;
     }
     if (authorization.ptr) return check_header(check, authorization);

@@ -3,8 +3,12 @@
  * A caller proves itself with `Authorization: Bearer`, an API key or a JWT. Keys are looked up in a
  * cache that is filled through the reader pool and believed for KEY_CACHE_MS, so a revoked key ends
  * within that time on every node (at once on the node that revoked it). Secrets are compared in
- * constant time, stored as hashes, and never logged. Too many failures from one address are
- * answered with RATE_LIMITED for a while, whatever they bring.
+ * constant time, stored as hashes, and never logged.
+ *
+ * An address that failed AUTH_FAILURES_MAX times within a window is over its limit: what fails from
+ * there is RATE_LIMITED until the window ends, and what is good still passes, for others may share
+ * the address. So that guessing costs us little, only AUTH_TRIES_MAX credentials a second that were
+ * never seen to be good are looked at from such an address; the rest is RATE_LIMITED unseen.
  * Threads: the loop's. */
 #pragma once
 
@@ -35,14 +39,16 @@ enum {
     KEY_SECRET_LEN = 43,
     KEY_TEXT_LEN = 6 + KEY_ID_LEN + 1 + KEY_SECRET_LEN,
     AUTH_FAILURES_MAX = 20,
-    AUTH_FAILURE_WINDOW_S = 60
+    AUTH_FAILURE_WINDOW_S = 60,
+    AUTH_TRIES_MAX = 10
 };
 
 struct principal {
     char name[PRINCIPAL_NAME_MAX + 1]; /* "key:abc...", "jwt:sub" (cut), "local", "anonymous" */
     char tenant[256];                  /* "*": all */
     unsigned roles;
-    int64_t expires_us; /* 0: never */
+    int64_t expires_us;  /* 0: never */
+    int64_t key_version; /* of an API key as it is believed now; else 0 */
 };
 /* May this caller see things of that tenant? */
 bool principal_sees(const struct principal *p, str tenant_id);
@@ -95,5 +101,7 @@ bool auth_check(struct auth *auth, struct auth_check *check, str authorization, 
 /* Makes a new key: fills key_id, the hash of its secret (the 43 characters) and the text to show
  * once. */
 void auth_key_make(char key_id[KEY_ID_LEN], uint8_t hash[SHA256_LEN], char text[KEY_TEXT_LEN + 1]);
+/* "keyId":... and its other members, without the braces: to answers and to the shell alike. */
+void api_key_json(const struct api_key *key, struct buf *out);
 /* The cache forgets the key: it was changed here. */
 void auth_forget(struct auth *auth, str key_id);

@@ -1,7 +1,8 @@
 /* api/auth_failures.c: who failed too often.
  *
  * Counted are addresses: IPv4 as it is, IPv6 by its first 64 bits, which is what one customer has.
- * AUTH_FAILURES_MAX failures within a window, then the address waits for the window's end. */
+ * With AUTH_FAILURES_MAX failures within a window the address is over its limit until the window's
+ * end. */
 #include "api/auth_impl.h"
 
 #define WINDOW_US ((int64_t)AUTH_FAILURE_WINDOW_S * 1000000)
@@ -45,13 +46,30 @@ static struct failure *place_of(struct failures *f, const uint8_t *address, int6
     return least;
 }
 
-int64_t failures_wait_s(struct failures *f, str remote, int64_t now_us) {
+/* Of an address that is over its limit; else NULL. */
+static struct failure *find_over(struct failures *f, str remote, int64_t now_us) {
     uint8_t address[FAILURE_ADDRESS_LEN];
     address_of(remote, address);
-    const struct failure *one = place_of(f, address, now_us);
-    if (memcmp(one->address, address, sizeof(address)) != 0) return 0;
-    if (one->count < AUTH_FAILURES_MAX || is_over(one, now_us)) return 0;
-    return (one->since_us + WINDOW_US - now_us + 999999) / 1000000;
+    struct failure *one = place_of(f, address, now_us);
+    if (memcmp(one->address, address, sizeof(address)) != 0) return NULL;
+    return one->count < AUTH_FAILURES_MAX || is_over(one, now_us) ? NULL : one;
+}
+
+int64_t failures_wait_s(struct failures *f, str remote, int64_t now_us) {
+    const struct failure *one = find_over(f, remote, now_us);
+    return one ? (one->since_us + WINDOW_US - now_us + 999999) / 1000000 : 0;
+}
+
+bool failures_may_try(struct failures *f, str remote, int64_t now_us) {
+    struct failure *one = find_over(f, remote, now_us);
+    if (!one) return true;
+    if (now_us < one->tries_us || now_us - one->tries_us >= 1000000) {
+        one->tries = 0;
+        one->tries_us = now_us;
+    }
+    if (one->tries == AUTH_TRIES_MAX) return false;
+    one->tries++;
+    return true;
 }
 
 bool failures_add(struct failures *f, str remote, int64_t now_us) {
@@ -59,9 +77,8 @@ bool failures_add(struct failures *f, str remote, int64_t now_us) {
     address_of(remote, address);
     struct failure *one = place_of(f, address, now_us);
     if (memcmp(one->address, address, sizeof(address)) != 0 || is_over(one, now_us)) {
+        *one = (struct failure){.since_us = now_us};
         memcpy(one->address, address, sizeof(address));
-        one->count = 0;
-        one->since_us = now_us;
     }
     if (one->count < AUTH_FAILURES_MAX) one->count++;
     return one->count == AUTH_FAILURES_MAX;

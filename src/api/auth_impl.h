@@ -16,24 +16,28 @@ enum {
     FAILURE_SETS = 1024,
     FAILURE_WAYS = 4,
     FAILURE_ADDRESS_LEN = 17,
+    TOKENS_SEEN = 4096,
 };
 
 /* ---- failures ---- */
 
 struct failure {
     uint8_t address[FAILURE_ADDRESS_LEN]; /* all zero: free */
-    int32_t count;
-    int64_t since_us;
+    int32_t count, tries;                 /* tries: within the second that began at tries_us */
+    int64_t since_us, tries_us;
 };
 /* A fixed table: where it is full, the address with the fewest failures is forgotten. */
 struct failures {
     uint64_t seed;
     struct failure sets[FAILURE_SETS][FAILURE_WAYS];
 };
-/* Seconds until the address may try again; 0: now. */
+/* Seconds until the address is not over its limit any more; 0: it is not. */
 int64_t failures_wait_s(struct failures *f, str remote, int64_t now_us);
-/* Counts one. true: that was the last one it may have for now. */
+/* Counts one. true: with that one it is over its limit. */
 bool failures_add(struct failures *f, str remote, int64_t now_us);
+/* May a credential that was never seen to be good be looked at now? Takes one of the address's
+ * tries if it is over its limit. */
+bool failures_may_try(struct failures *f, str remote, int64_t now_us);
 
 /* ---- keys ---- */
 
@@ -49,7 +53,7 @@ struct key_entry {
     bool found;
     uint8_t hash[SHA256_LEN]; /* zero if it was not found */
     unsigned roles;
-    int64_t expires_us, revoked_us, stored_use_us;
+    int64_t expires_us, revoked_us, stored_use_us, version;
     char tenant[256];
     /* Its last use, and the last one that is written down or on its way. */
     int64_t used_us, noted_us;
@@ -72,6 +76,8 @@ struct auth {
     struct map keys; /* by key_id: known, unknown, being loaded */
     struct key_list known, unknown;
     struct failures failures;
+    uint8_t tokens_seen[TOKENS_SEEN][SHA256_LEN]; /* hashes of tokens that were good, at the place
+                                                     that the hash says: the newest stays */
     struct use_gate *gate;
     size_t use_count;
     struct key_use uses[USES_MAX];
@@ -83,6 +89,9 @@ struct auth {
 /* auth.c: gives check->code, for a key that was found or not. */
 void auth_judge(struct auth_check *check, struct key_entry *entry);
 void auth_fail(struct auth_check *check, status code, const struct error *err);
+/* For a credential that was never seen to be good: false, and the check is answered, if its address
+ * is over its limit and has had its tries. */
+bool auth_may_try(struct auth_check *check);
 void auth_end(struct auth *auth); /* frees it, if nothing needs it any more */
 
 /* auth_keys.c. True: answered at once. */

@@ -208,6 +208,7 @@ static status look_up(struct pool_job *job, struct ledger *reader, struct error 
     e->expires_us = key.expires_us;
     e->revoked_us = key.revoked_us;
     e->stored_use_us = key.used_us;
+    e->version = key.version;
     if (e->found) snprintf(e->tenant, sizeof(e->tenant), "%.*s", STR_ARG(key.tenant_id));
     arena_release(&arena);
     return st;
@@ -285,12 +286,14 @@ bool keys_check(struct auth_check *check) {
         e->waiting_end = &check->next;
         return false;
     }
-    if (e) list_remove(list_of(auth, e), e);
     if (e && is_fresh(e, check->now_us)) {
+        list_remove(list_of(auth, e), e);
         list_add(list_of(auth, e), e);
         auth_judge(check, e);
         return true;
     }
+    if (!(e && e->found) && !auth_may_try(check)) return true; /* it costs a lookup */
+    if (e) list_remove(list_of(auth, e), e);
     if (!e) e = entry_new(auth, check->key_id);
     if (e) return start_lookup(check, e);
     struct error err;

@@ -176,13 +176,23 @@ void call_handed_over(struct call *c, int code) {
 static status job_work(struct pool_job *job, struct ledger *reader, struct error *err) {
     struct call *c = (struct call *)(void *)((char *)job - offsetof(struct call, job));
     c->arena.cap -= ARENA_KEPT;
+    if (c->may_stop) ledger_stop_on(reader, &c->api->stopping);
     status st = c->work(c, reader, err);
+    if (c->may_stop) ledger_stop_on(reader, NULL);
     c->arena.cap += ARENA_KEPT;
+    if (st == ST_RETRY && c->may_stop && atomic_load(&c->api->stopping))
+        st = error_at(err, ST_RETRY, "CLOSING", "", "the server is ending");
     return st;
+}
+
+static void reading_over(struct call *c) {
+    share_give(c->reading, SHARE_QUERIES);
+    c->reading = NULL;
 }
 
 static void job_done(struct pool_job *job) {
     struct call *c = (struct call *)(void *)((char *)job - offsetof(struct call, job));
+    reading_over(c);
     if (job->code != ST_OK) {
         call_fail(c, &job->err);
     } else if (c->api->closing) {
@@ -199,7 +209,13 @@ void call_read(struct call *c, call_work work, call_then then) {
     c->work = work;
     c->then = then;
     c->job = (struct pool_job){.work = job_work, .done = job_done};
-    if (pool_submit(c->api->pool, &c->job, &err) != ST_OK) call_fail(c, &err);
+    status st = ST_OK;
+    if (c->who) /* else it is a route for everybody */
+        st = share_take(&c->api->shares, str_c(c->who->tenant), SHARE_QUERIES, &c->reading, &err);
+    if (st == ST_OK) st = pool_submit(c->api->pool, &c->job, &err);
+    if (st == ST_OK) return;
+    reading_over(c);
+    call_fail(c, &err);
 }
 
 static void write_done(struct writer_call *write) { /* on the ledger thread */
@@ -321,12 +337,39 @@ const struct append_rider *call_riders(struct call *c, str target, str reason, i
         .engine_attempt = c->engine_attempt,
         .logical_attempt = c->logical_attempt,
     };
-    c->rider = (struct append_rider){.audit = &c->audit};
-    if (!c->keyed) return &c->rider;
+    (void)call_receipt(c, code, again);
+    c->rider.audit = &c->audit;
+    return &c->rider;
+}
+
+const struct append_rider *call_receipt(struct call *c, int code, bool again) {
+    c->rode = false;
+    c->rider = (struct append_rider){.rode = &c->rode};
+    if (!c->keyed || c->before) return NULL;
     c->receipt.http_status = code;
     c->receipt.body = STR_NONE;
     if (!again && c->out.len <= RECEIPT_BODY_MAX)
         c->receipt.body = arena_str(&c->arena, buf_str(&c->out));
     c->rider.receipt = &c->receipt;
     return &c->rider;
+}
+
+static status ride_alone(struct call *c, struct ledger *ledger, struct error *err) {
+    return access_ride(ledger, &c->rider, err);
+}
+
+void call_ride(struct call *c, call_then then) {
+    if (c->rider.receipt || c->rider.audit)
+        call_change(c, ride_alone, then);
+    else
+        then(c);
+}
+
+/* Of one request: a receipt for each line of a batch, and for each task that it took. */
+enum { RECEIPTS_MAX = 4096 };
+
+status call_receipts(struct call *c, struct ledger *reader, struct receipt **out, size_t *count,
+                     struct error *err) {
+    return receipt_list(reader, c->receipt.scope, c->receipt.key, RECEIPTS_MAX, &c->arena, out,
+                        count, err);
 }

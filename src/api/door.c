@@ -72,14 +72,26 @@ static str caller(struct call *c) {
 
 /* ---- repeated requests ---- */
 
+/* The same bytes as another type are another request; a type's parameters mean nothing to us. */
 static void fingerprint(const struct http_request *q, uint8_t out[SHA256_LEN]) {
     uint8_t body[SHA256_LEN];
     struct buf text;
+    str type = http_header(q, STR("Content-Type"));
+    str parameters;
+    if (type.ptr) {
+        (void)str_split(type, ';', &type, &parameters);
+        type = str_trim(type);
+    }
     sha256_of(q->body, body);
     buf_init(&text, (size_t)64 * 1024);
     buf_put(&text, q->method);
     buf_put_char(&text, '\n');
     buf_put(&text, q->target);
+    buf_put_char(&text, '\n');
+    for (size_t i = 0; i < type.len; i++) {
+        char ch = type.ptr[i];
+        buf_put_char(&text, ch >= 'A' && ch <= 'Z' ? (char)(ch - 'A' + 'a') : ch);
+    }
     buf_put_char(&text, '\n');
     buf_put_hex(&text, body, sizeof(body));
     sha256_of(buf_str(&text), out);
@@ -106,8 +118,8 @@ static void after_receipt(struct call *c) {
         return;
     }
     call_header(c, "Idempotent-Replayed", STR("true"));
-    c->replaying = true;
-    if (!found->body.ptr) { /* its effect is idempotent by itself */
+    c->before = found;
+    if (!found->body.ptr || (c->route->traits & ROUTE_AGAIN)) { /* idempotent by itself */
         c->route->run(c);
         return;
     }
@@ -157,10 +169,6 @@ static void check_repeated(struct call *c) {
                     "expected 1 to %d visible ASCII characters", RECEIPT_KEY_MAX);
         return;
     }
-    if (c->route->traits & ROUTE_NO_RECEIPT) {
-        c->route->run(c);
-        return;
-    }
     c->keyed = true;
     c->receipt = (struct receipt){.scope = caller(c), .key = key, .location = STR_NONE};
     fingerprint(c->request, c->receipt.fingerprint);
@@ -194,11 +202,19 @@ static void refusal_done(struct writer_call *call) {
     mem_free(note);
 }
 
-/* Nobody waits for it; when the ledger is too busy the log line must do. */
+/* Nobody waits for it; when the ledger is too busy, or the caller is refused all the time, the log
+ * line must do. */
 static void audit_refusal(struct call *c, const char *code) {
+    int64_t left;
+    int64_t reset;
+    if (!limiter_take(c->api->refusals, caller(c), c->begun_ns, &left, &reset)) {
+        metric_add(c->api->m_left_out, 1);
+        return;
+    }
     struct refusal_note *note = mem_alloc(sizeof(*note));
     struct error ignored;
     if (!note) return;
+    int64_t missed = limiter_missed(c->api->refusals, caller(c), c->begun_ns);
     arena_init(&note->arena, 1024, (size_t)64 * 1024);
     note->entry = (struct audit_entry){
         .tenant_id = arena_str(&note->arena, str_c(c->who->tenant)),
@@ -210,6 +226,9 @@ static void audit_refusal(struct call *c, const char *code) {
         .outcome = STR("refused"),
         .code = str_c(code),
     };
+    if (missed > 0)
+        note->entry.reason = arena_str(
+            &note->arena, call_text(c, "%lld before it were left out", (long long)missed));
     note->rider = (struct append_rider){.audit = &note->entry};
     note->call = (struct writer_call){
         .task = ride_refusal, .task_context = note, .done = refusal_done, .context = note};

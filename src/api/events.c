@@ -2,6 +2,7 @@
 #include "api/append.h"
 
 enum { EVENTS_DEFAULT = 100, CAUSES_DEFAULT = 100, ALERTS_DEFAULT = 50, TRACE_RUNS_MAX = 1000 };
+enum { LOT_EVENTS = 100, PAGE_BYTES_MAX = 4 * 1024 * 1024 };
 
 struct read {
     str tenant, run, cursor;
@@ -50,54 +51,66 @@ static status read_query(struct call *c, const struct field *fields, size_t coun
     return st;
 }
 
-static void put_page(struct call *c, const struct event_page *page, bool feed, int64_t limit) {
-    int64_t last = 0;
+/* Reads at most `limit` events after `after`. */
+typedef status (*read_lot)(struct call *c, struct ledger *reader, int64_t after, size_t limit,
+                           struct event_page *page, struct error *err);
+
+/* An event has up to 256 KiB: a page is read lot by lot, and is short when it has grown large. Has
+ * one event at least if there is any. */
+static status put_page(struct call *c, struct ledger *reader, read_lot read, struct error *err) {
+    struct read *r = c->own;
+    int64_t last = r->after;
+    int64_t left = r->limit;
+    bool more = true;
     buf_put_c(&c->out, "{\"items\":[");
-    for (size_t i = 0; i < page->count; i++) {
-        const struct event_record *rec = &page->records[i];
-        put_comma(&c->out);
-        if (feed)
-            event_feed_json(rec, &c->out);
-        else
-            event_record_json(rec, &c->out);
-        last = feed ? rec->seq : rec->run_seq;
+    while (more && left > 0 && c->out.len < PAGE_BYTES_MAX) {
+        struct event_page page = {0};
+        struct arena_mark mark = arena_mark(&c->arena);
+        size_t lot = left < LOT_EVENTS ? (size_t)left : LOT_EVENTS;
+        status st = read(c, reader, last, lot, &page, err);
+        if (st != ST_OK && st != ST_NOT_FOUND) return st;
+        size_t i = 0; /* (what is not found, a tenant or a trace, has no events) */
+        for (; i < page.count && (i == 0 || c->out.len < PAGE_BYTES_MAX); i++) {
+            const struct event_record *rec = &page.records[i];
+            put_comma(&c->out);
+            if (r->feed)
+                event_feed_json(rec, &c->out);
+            else
+                event_record_json(rec, &c->out);
+            last = r->feed ? rec->seq : rec->run_seq;
+        }
+        more = i == lot || i < page.count;
+        left -= (int64_t)i;
+        arena_rewind(&c->arena, mark);
     }
-    buf_put_c(&c->out, "],\"next\":");
-    if ((int64_t)page->count == limit) {
-        buf_put_char(&c->out, '"');
-        cursor_write(&c->out, 'e', last, 0);
-        buf_put_char(&c->out, '"');
-    } else {
-        buf_put_c(&c->out, "null");
-    }
-    buf_put_char(&c->out, '}');
+    put_next(&c->out, more, 'e', last, 0);
+    return ST_OK;
 }
 
 /* ---- a run's events, a tenant's feed ---- */
 
+static status lot_of_run(struct call *c, struct ledger *reader, int64_t after, size_t limit,
+                         struct event_page *page, struct error *err) {
+    return ledger_read_records(reader, c->run_id, after, limit, &c->arena, page, err);
+}
+
 static status page_of_run(struct call *c, struct ledger *reader, struct error *err) {
-    struct read *r = c->own;
     struct run_info info;
-    struct event_page page = {0};
     status st = call_find_run(c, reader, c->args[0], &info, err);
-    if (st == ST_OK)
-        st = ledger_read_records(reader, info.run_id, r->after, (size_t)r->limit, &c->arena, &page,
-                                 err);
-    if (st == ST_OK) put_page(c, &page, false, r->limit);
-    return st;
+    return st == ST_OK ? put_page(c, reader, lot_of_run, err) : st;
+}
+
+static status lot_of_tenant(struct call *c, struct ledger *reader, int64_t after, size_t limit,
+                            struct event_page *page, struct error *err) {
+    struct read *r = c->own;
+    return ledger_read_tenant(reader, r->tenant, after, limit, &c->arena, page, err);
 }
 
 static status page_of_tenant(struct call *c, struct ledger *reader, struct error *err) {
-    struct read *r = c->own;
-    struct event_page page = {0};
-    status st =
-        ledger_read_tenant(reader, r->tenant, r->after, (size_t)r->limit, &c->arena, &page, err);
-    if (st == ST_NOT_FOUND) st = ST_OK; /* a tenant of which nothing is known has no events */
-    if (st == ST_OK) put_page(c, &page, true, r->limit);
-    return st;
+    return put_page(c, reader, lot_of_tenant, err);
 }
 
-static void stream_ended(void *context) { (void)context; }
+static void stream_ended(void *context) { share_give(context, SHARE_STREAMS); }
 
 /* The call ends here: ten thousand readers shall not hold ten thousand of them. */
 static void begin_stream(struct call *c) {
@@ -112,6 +125,7 @@ static void begin_stream(struct call *c) {
                             .after = r->after,
                             .follow = r->follow,
                             .owner = str_c(c->who->name),
+                            .owner_version = c->who->key_version,
                             .expires_us = c->who->expires_us,
                             .headers = headers,
                             .header_count = COUNT_OF(headers),
@@ -125,7 +139,12 @@ static void begin_stream(struct call *c) {
         call_answer(c, 200);
         return;
     }
-    if (hub_stream(c->api->hub, exchange, &q, &err) != ST_OK) {
+    struct share *share = NULL;
+    status st = share_take(&c->api->shares, str_c(c->who->tenant), SHARE_STREAMS, &share, &err);
+    q.context = share;
+    if (st == ST_OK) st = hub_stream(c->api->hub, exchange, &q, &err);
+    if (st != ST_OK) {
+        share_give(share, SHARE_STREAMS);
         call_fail(c, &err);
         return;
     }
@@ -213,17 +232,26 @@ static status load_causes(struct call *c, struct ledger *reader, struct error *e
     struct read *r = c->own;
     struct event_page page = {0};
     bool more = false;
-    status st = ledger_causes(reader, r->id, (size_t)r->limit, &c->arena, &page, &more, err);
+    size_t limit = (size_t)r->limit;
+    struct arena_mark mark = arena_mark(&c->arena);
+    status st = ledger_causes(reader, r->id, limit, &c->arena, &page, &more, err);
+    if (st == ST_RETRY && limit > LOT_EVENTS) { /* they do not fit: fewer do */
+        arena_rewind(&c->arena, mark);
+        limit = LOT_EVENTS;
+        st = ledger_causes(reader, r->id, limit, &c->arena, &page, &more, err);
+    }
     if (st == ST_NOT_FOUND ||
         (st == ST_OK &&
          (page.count == 0 || !principal_sees(c->who, page.records[0].event.tenant_id))))
         return not_found(err);
     if (st != ST_OK) return st;
     buf_put_c(&c->out, "{\"items\":[");
-    for (size_t i = 0; i < page.count; i++) {
+    size_t i = 0;
+    for (; i < page.count && (i == 0 || c->out.len < PAGE_BYTES_MAX); i++) {
         put_comma(&c->out);
         event_feed_json(&page.records[i], &c->out);
     }
+    more = more || i < page.count;
     buf_put_char(&c->out, ']');
     put_bool(&c->out, "more", more);
     buf_put_char(&c->out, '}');
@@ -275,20 +303,18 @@ static status tenant_of_trace(struct call *c, struct ledger *reader, uuid trace,
     return ST_OK;
 }
 
+static status lot_of_trace(struct call *c, struct ledger *reader, int64_t after, size_t limit,
+                           struct event_page *page, struct error *err) {
+    struct read *r = c->own;
+    if (!r->tenant.ptr) return ST_NOT_FOUND;
+    return ledger_read_correlation(reader, r->tenant, r->id, after, limit, &c->arena, page, err);
+}
+
 static status load_trace(struct call *c, struct ledger *reader, struct error *err) {
     struct read *r = c->own;
-    struct event_page page = {0};
+    r->feed = true;
     status st = r->tenant.ptr ? ST_OK : tenant_of_trace(c, reader, r->id, &r->tenant, err);
-    if (st != ST_OK) return st;
-    if (!r->tenant.ptr) {
-        put_page(c, &page, true, r->limit);
-        return ST_OK;
-    }
-    st = ledger_read_correlation(reader, r->tenant, r->id, r->after, (size_t)r->limit, &c->arena,
-                                 &page, err);
-    if (st == ST_NOT_FOUND) st = ST_OK;
-    if (st == ST_OK) put_page(c, &page, true, r->limit);
-    return st;
+    return st == ST_OK ? put_page(c, reader, lot_of_trace, err) : st;
 }
 
 static void get_trace(struct call *c) {
@@ -319,15 +345,9 @@ static status load_alerts(struct call *c, struct ledger *reader, struct error *e
         put_comma(&c->out);
         alert_json(&alerts[i], &c->out);
     }
-    buf_put_c(&c->out, "],\"next\":");
-    if ((int64_t)count == r->limit) {
-        buf_put_char(&c->out, '"');
-        cursor_write(&c->out, 'a', alerts[count - 1].run_no, alerts[count - 1].seq);
-        buf_put_char(&c->out, '"');
-    } else {
-        buf_put_c(&c->out, "null");
-    }
-    buf_put_char(&c->out, '}');
+    bool more = (int64_t)count == r->limit;
+    put_next(&c->out, more, 'a', more ? alerts[count - 1].run_no : 0,
+             more ? alerts[count - 1].seq : 0);
     return ST_OK;
 }
 

@@ -21,13 +21,16 @@ static void keep_alive(struct hub *hub) {
 }
 
 /* Ends streams. What comes on their connections next is a new reader, at the end of the list. */
-static void end_where(struct hub *hub, uint64_t owner, int64_t now_us) {
+static void end_where(struct hub *hub, str owner, int64_t version, int64_t now_us) {
     struct hub_link *next;
     int64_t soonest = INT64_MAX;
     for (struct hub_link *l = hub->subs.next; l != &hub->subs; l = next) {
         struct hub_sub *sub = HUB_OWNER(l, struct hub_sub, of_hub);
+        const struct hub_owner *o = sub->owner;
         next = l->next;
-        if ((owner != 0 && sub->owner == owner) || sub->expires_us <= now_us)
+        bool theirs = owner.ptr && o && (version == 0 || version == o->version) &&
+                      str_eq(hub_owner_name(o), owner);
+        if (theirs || sub->expires_us <= now_us)
             hub_end(sub);
         else if (sub->expires_us < soonest)
             soonest = sub->expires_us;
@@ -35,16 +38,17 @@ static void end_where(struct hub *hub, uint64_t owner, int64_t now_us) {
     if (soonest < hub->expiry_us || hub->expiry_us <= now_us) hub->expiry_us = soonest;
 }
 
-static uint64_t owner_hash(str owner) { return owner.len > 0 ? str_hash(owner, 1) | 1 : 0; }
-
-void hub_owner_changed(struct hub *hub, str owner) {
-    end_where(hub, owner_hash(owner), clock_wall_us());
+void hub_end_owner(struct hub *hub, str name, int64_t version) {
+    end_where(hub, name, version, clock_wall_us());
 }
+
+void hub_owner_changed(struct hub *hub, str owner) { hub_end_owner(hub, owner, 0); }
 
 static void on_tick(uv_timer_t *tick) {
     struct hub *hub = (struct hub *)tick;
     int64_t now_us = clock_wall_us();
-    if (hub->expiry_us <= now_us) end_where(hub, 0, now_us);
+    if (hub->expiry_us <= now_us) end_where(hub, STR_NONE, 0, now_us);
+    hub_owners_recheck(hub);
     if (hub->other_writers) {
         for (struct hub_link *l = hub->topics.next; l != &hub->topics; l = l->next)
             hub_topic_want(HUB_OWNER(l, struct hub_topic, of_hub));
@@ -114,8 +118,11 @@ static bool copy_headers(struct hub_sub *sub, const struct hub_request *r) {
 static struct hub_sub *new_sub(struct hub *hub, struct http_exchange *exchange,
                                const struct hub_request *r) {
     struct hub_sub *sub = mem_alloc(sizeof(*sub));
-    struct hub_topic *t = sub && copy_headers(sub, r) ? topic_of(hub, r) : NULL;
+    if (sub && r->owner.len > 0) sub->owner = hub_owner_hold(hub, r->owner, r->owner_version);
+    bool owned = sub && (sub->owner || r->owner.len == 0);
+    struct hub_topic *t = owned && copy_headers(sub, r) ? topic_of(hub, r) : NULL;
     if (!t) {
+        if (sub) hub_owner_drop(hub, sub->owner);
         if (sub) mem_free(sub->headers);
         mem_free(sub);
         return NULL;
@@ -132,7 +139,6 @@ static struct hub_sub *new_sub(struct hub *hub, struct http_exchange *exchange,
     sub->context = r->context;
     sub->format = r->format;
     sub->follow = r->follow;
-    sub->owner = owner_hash(r->owner);
     sub->expires_us = r->expires_us > 0 ? r->expires_us : INT64_MAX;
     if (sub->expires_us < hub->expiry_us) hub->expiry_us = sub->expires_us;
     hub_link_init(&sub->of_topic);
@@ -183,8 +189,10 @@ status hub_open(uv_loop_t *loop, struct pool *pool, bool other_writers, struct m
     hub->expiry_us = INT64_MAX;
     map_init(&hub->runs);
     map_init(&hub->tenants);
+    map_init(&hub->owners);
     struct hub_link *lists[] = {&hub->topics,       &hub->subs,     &hub->reads,
-                                &hub->reads_paused, &hub->catchups, &hub->catchups_paused};
+                                &hub->reads_paused, &hub->catchups, &hub->catchups_paused,
+                                &hub->owner_list};
     for (size_t i = 0; i < COUNT_OF(lists); i++)
         hub_link_init(lists[i]);
     if (m) {
@@ -212,6 +220,7 @@ static void on_closed(uv_handle_t *handle) {
     struct hub *hub = (struct hub *)handle;
     map_release(&hub->runs);
     map_release(&hub->tenants);
+    map_release(&hub->owners);
     mem_free(hub);
 }
 

@@ -19,7 +19,8 @@ enum {
     HUB_KEEPALIVE_MS = 15000,
     HUB_POLL_MS = 250, /* looks for events of other processes, where there may be any */
     HUB_PAGE = 200,
-    HUB_HEADERS_MAX = 32, /* of hub_request.headers */
+    HUB_HEADERS_MAX = 32,   /* of hub_request.headers */
+    HUB_RECHECK_MS = 15000, /* looks whether keys were changed by other processes, as often */
 };
 #define HUB_RECENT_BYTES_MAX                                                                       \
     ((size_t)256 * 1024) /* rendered events kept for those a little behind */
@@ -35,6 +36,7 @@ struct hub_request {
     int64_t after;                     /* position: events with a greater one */
     bool follow;                       /* false: ends at what is there now */
     str owner;                         /* who reads: see hub_owner_changed(); may be STR_NONE */
+    int64_t owner_version;             /* of the API key "key:ID" that is the owner; else 0 */
     int64_t expires_us;                /* then it ends: who reads may not any more; 0: never */
     const struct http_header *headers; /* to be sent besides content type and cache control */
     size_t header_count;
@@ -53,7 +55,8 @@ MUST_CHECK status hub_stream(struct hub *hub, struct http_exchange *exchange,
 /* Something of this run was committed. */
 void hub_committed(struct hub *hub, str tenant_id, str run_id);
 /* What this owner may do has changed: ends their streams where they stand. Who may still read comes
- * again. */
+ * again. Where there are other writers the hub finds out by itself what they changed of API keys:
+ * see hub_owner.c. */
 void hub_owner_changed(struct hub *hub, str owner);
 size_t hub_streams(const struct hub *hub);
 /* Ends every stream where it stands: readers come again with Last-Event-ID. */

@@ -34,6 +34,8 @@ static void handle(void *context, struct http_exchange *exchange, const struct h
         if (str_eq(name, STR("after"))) q.after = number_of(value);
         if (str_eq(name, STR("once"))) q.follow = false;
         if (str_eq(name, STR("nd"))) q.format = HUB_NDJSON;
+        if (str_eq(name, STR("owner"))) q.owner = value;
+        if (str_eq(name, STR("version"))) q.owner_version = number_of(value);
     }
     struct error err = {0};
     b->asked++;

@@ -21,8 +21,8 @@ struct hub_bed {
     char reason[64];
 };
 
-/* The server answers GET /r/RUN and /t/TENANT, with ?after=N&once=1&nd=1, with streams. Without a
- * ledger at first, or with one that this bed writes to. */
+/* The server answers GET /r/RUN and /t/TENANT, with ?after=N&once=1&nd=1&owner=NAME&version=N, with
+ * streams. Without a ledger at first, or with one that this bed writes to. */
 void hub_bed_open_empty(struct hub_bed *b, str url, bool other_writers,
                         const struct http_options *options);
 void hub_bed_ledger(struct hub_bed *b, str url);

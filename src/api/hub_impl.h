@@ -26,6 +26,7 @@ enum {
     HUB_PAUSE_MS = 250, /* after a failed read, doubling */
     HUB_PAUSE_MAX_MS = 4000,
     HUB_KEEPALIVES_MAX = 1000, /* a tick: thousands of streams must not hold up the loop */
+    HUB_RECHECKS_MAX = 128,    /* keys looked at again, a tick */
 };
 #define HUB_RECENT_TOTAL_MAX ((size_t)64 * 1024 * 1024) /* of all topics */
 #define HUB_ARENA_MAX ((size_t)4 * 1024 * 1024)         /* records of one page */
@@ -34,6 +35,26 @@ struct hub_link { /* a ring; an element that is in none is linked to itself */
     struct hub_link *next, *prev;
 };
 #define HUB_OWNER(link, type, member) ((type *)(void *)((char *)(link)-offsetof(type, member)))
+
+struct hub_owner {          /* who reads, by name and version of the key */
+    struct hub_link of_hub; /* longest not looked at first */
+    size_t holders;         /* streams, and who ends them */
+    int64_t version, checked_ms;
+    size_t name_len, key_len;
+    char key[]; /* of hub->owners: version, blank, name */
+};
+
+struct hub_recheck {     /* looks at keys again */
+    struct pool_job job; /* first */
+    struct hub *hub;
+    bool busy;
+    size_t count;
+    struct {
+        char key_id[16];
+        int64_t version;
+        bool over; /* it was changed or revoked */
+    } items[HUB_RECHECKS_MAX];
+};
 
 struct hub_frame {
     int64_t pos, seq;
@@ -57,9 +78,9 @@ struct hub_sub { /* one stream */
     struct hub_link turn;             /* waits to be read for, or for the end of a pause */
     struct hub_job *job;              /* it is being read for */
     int64_t pos, seq;                 /* given so far; seq is -1 while it is not known */
-    int64_t until;   /* !follow: the last position that it gets; -1: not yet known */
-    uint64_t joined; /* the first read of the topic that began after it came */
-    uint64_t owner;  /* a hash: a stream ended by mistake comes again; 0: nobody's */
+    int64_t until;           /* !follow: the last position that it gets; -1: not yet known */
+    uint64_t joined;         /* the first read of the topic that began after it came */
+    struct hub_owner *owner; /* NULL: nobody's */
     int64_t expires_us;
     int64_t written_ms, retry_ms, pause_ms;
     struct http_header *headers; /* until the answer begins */
@@ -116,6 +137,9 @@ struct hub {
     uv_loop_t *loop;
     struct pool *pool;
     struct map runs, tenants; /* topics by id */
+    struct map owners;
+    struct hub_link owner_list;
+    struct hub_recheck recheck;
     struct hub_link topics, subs;
     struct hub_link reads, reads_paused;       /* topics that wait for their turn, or for time */
     struct hub_link catchups, catchups_paused; /* the same of readers */
@@ -140,6 +164,15 @@ static inline void hub_link_last(struct hub_link *list, struct hub_link *l) {
     list->prev->next = l;
     list->prev = l;
 }
+
+/* hub_owner.c */
+/* One holder more; NULL: no memory. */
+struct hub_owner *hub_owner_hold(struct hub *hub, str name, int64_t version);
+void hub_owner_drop(struct hub *hub, struct hub_owner *owner); /* NULL is fine */
+str hub_owner_name(const struct hub_owner *owner);
+void hub_owners_recheck(struct hub *hub); /* begins, if it is time */
+/* hub.c: ends the streams of all owners of that name, if `version` is 0, or of that version. */
+void hub_end_owner(struct hub *hub, str name, int64_t version);
 
 /* hub_page.c */
 status hub_page_read(struct pool_job *base, struct ledger *reader, struct error *err);

@@ -54,6 +54,7 @@ static void finish(struct hub_sub *sub, bool nothing) {
     hub_unlink(&sub->of_hub);
     hub_unlink(&sub->turn);
     if (sub->job) sub->job->sub = NULL;
+    hub_owner_drop(hub, sub->owner);
     ASSERT(hub->streams > 0);
     hub->streams--;
     metric_set(hub->streams_now, (int64_t)hub->streams);

@@ -5,6 +5,7 @@
 
 #include "api/hub_fixture_test.h"
 #include "base/log.h"
+#include "ledger/access.h"
 #include "test.h"
 
 /* RE-1.3-4, RE-1.3-5: a consumer that comes again with its watermark N goes on at N + 1, and the
@@ -458,5 +459,62 @@ TEST(hub_keeps_quiet_streams_alive) {
     CHECK(r[0].comments == 2);
     hub_reader_end(&r[0]);
     hub_reader_end(&r[1]);
+    hub_bed_close(&b);
+}
+
+/* ---- who may still read ---- */
+
+static struct api_key make_key(struct hub_bed *b, const char *id) {
+    struct api_key key = {.key_id = str_c(id),
+                          .tenant_id = STR("acme"),
+                          .name = STR("x"),
+                          .created_by = STR("local"),
+                          .roles = 1,
+                          .created_us = 1,
+                          .version = 1};
+    struct error err = {0};
+    CHECK(api_key_create(b->ledger, &key, NULL, &err) == ST_OK, "%s", err.msg);
+    return key;
+}
+
+/* As if HUB_RECHECK_MS had passed. */
+static void keys_are_due(struct hub_bed *b) {
+    for (struct hub_link *l = b->hub->owner_list.next; l != &b->hub->owner_list; l = l->next)
+        HUB_OWNER(l, struct hub_owner, of_hub)->checked_ms -= HUB_RECHECK_MS;
+}
+
+TEST_DB(hub_ends_streams_of_keys_that_others_changed) {
+    struct hub_bed b;
+    struct hub_reader r[5];
+    struct error err = {0};
+    hub_bed_open_empty(&b, url, true, NULL);
+    hub_bed_ledger(&b, url);
+    hub_bed_put(&b, "RunStarted", "R", NULL, NULL);
+    struct api_key revoked = make_key(&b, "aaaaaaaaaaaaaaaa");
+    struct api_key changed = make_key(&b, "bbbbbbbbbbbbbbbb");
+    (void)make_key(&b, "cccccccccccccccc");
+    hub_reader_open(&b, &r[0], "/r/R?owner=key:aaaaaaaaaaaaaaaa&version=1", 0);
+    hub_reader_open(&b, &r[1], "/r/R?owner=key:bbbbbbbbbbbbbbbb&version=1", 0);
+    hub_reader_open(&b, &r[2], "/r/R?owner=key:bbbbbbbbbbbbbbbb&version=2", 0); /* came again */
+    hub_reader_open(&b, &r[3], "/r/R?owner=key:cccccccccccccccc&version=1", 0);
+    hub_reader_open(&b, &r[4], "/r/R?owner=jwt:alice", 0);
+    CHECK(hub_readers_at(&b, r, 5, 1));
+    revoked.revoked_us = 2;
+    changed.roles = 8;
+    CHECK(api_key_update(b.ledger, &revoked, NULL, &err) == ST_OK, "%s", err.msg);
+    CHECK(api_key_update(b.ledger, &changed, NULL, &err) == ST_OK, "%s", err.msg);
+    fixture_wait(&b.f, 3 * HUB_POLL_MS);
+    CHECK(hub_streams(b.hub) == 5); /* it is not looked at all the time */
+    keys_are_due(&b);
+    CHECK(hub_readers_at(&b, r, 2, -1));
+    CHECK(hub_bed_streams_are(&b, 3) && b.hub->owners.count == 3);
+    keys_are_due(&b);
+    fixture_wait(&b.f, 3 * HUB_POLL_MS); /* the others are as they were */
+    CHECK(hub_streams(b.hub) == 3);
+    hub_owner_changed(b.hub, STR("key:bbbbbbbbbbbbbbbb")); /* what this process changes: at once */
+    CHECK(hub_streams(b.hub) == 2);
+    for (int i = 0; i < 5; i++)
+        hub_reader_end(&r[i]);
+    CHECK(hub_bed_streams_are(&b, 0) && b.hub->owners.count == 0);
     hub_bed_close(&b);
 }

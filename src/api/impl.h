@@ -13,6 +13,7 @@
 
 #include "api/api.h"
 #include "api/hub.h"
+#include "api/share.h"
 #include "base/json.h"
 #include "base/limits.h"
 #include "base/map.h"
@@ -21,10 +22,11 @@
 struct call;
 
 enum route_trait {
-    ROUTE_OPEN = 1,       /* for everybody, without a check of the caller */
-    ROUTE_CHANGES = 2,    /* a refusal is audited, too */
-    ROUTE_NO_RECEIPT = 4, /* an Idempotency-Key is accepted and means nothing */
-    ROUTE_PLATFORM = 8,   /* for callers of every tenant only */
+    ROUTE_OPEN = 1,     /* for everybody, without a check of the caller */
+    ROUTE_CHANGES = 2,  /* a refusal is audited, too */
+    ROUTE_AGAIN = 4,    /* a repeated request comes here, too: its receipts are no answers, but
+                           say what was done (call->before) */
+    ROUTE_PLATFORM = 8, /* for callers of every tenant only */
 };
 struct route {
     const char *method;
@@ -42,7 +44,7 @@ struct route_table {
 extern const struct route_table meta_routes, run_routes, step_routes, signal_routes, event_routes,
     task_routes, plan_routes, key_routes, admin_routes;
 
-enum { PATH_ARGS_MAX = 2, CALL_HEADERS_MAX = 12, STATUS_CLASSES = 6 };
+enum { PATH_ARGS_MAX = 2, CALL_HEADERS_MAX = 12, STATUS_CLASSES = 6, WAIT_MAX_S = 60 };
 
 typedef status (*call_work)(struct call *call, struct ledger *ledger, struct error *err);
 typedef void (*call_then)(struct call *call);
@@ -76,22 +78,30 @@ struct call {
     str tenant_id, project_id, environment_id, run_id;
     int64_t engine_attempt, logical_attempt;
     /* What is committed with its change. */
-    bool keyed;     /* has an Idempotency-Key that counts */
-    str in_flight;  /* its entry in api->in_flight */
-    bool replaying; /* it was done before: what follows has no effect but the answer */
+    bool keyed;                   /* has an Idempotency-Key that counts */
+    str in_flight;                /* its entry in api->in_flight */
+    const struct receipt *before; /* of a request that was done before, and is carried out again */
     struct receipt receipt;
     struct audit_entry audit;
     struct append_rider rider;
+    bool rode; /* the engine has committed it */
     /* Where it is. */
     struct pool_job job;
+    struct share *reading; /* while it is at a reader */
+    bool may_stop;         /* what it does there is long, and ends early when the server does */
     struct writer_call write;
     struct call *done_next;
     call_work work;
     call_then then;
-    void (*cut)(struct call *call);   /* a call that waits: the client is gone, or we are draining;
-                                         it must be answered now */
-    struct call *wait_next;           /* others that wait for the same run's end */
-    int64_t wait_until_ns;            /* of a call that waits */
+    void (*cut)(struct call *call);  /* a call that waits: the client is gone, or we are draining;
+                                        it must be answered now */
+    struct run_wait {                /* for a run's end */
+        struct call *next, *prev;    /* others that wait for the same one */
+        struct call *later, *sooner; /* others that wait equally long, by when it is over */
+        struct share *share;
+        int64_t until_ns;
+        bool timed; /* is in one of api->waits_by_s */
+    } wait;
     void (*ended)(struct call *call); /* or NULL: it was answered, whatever the answer */
     void *own;                        /* the route's, in the arena */
 };
@@ -103,7 +113,8 @@ struct api {
     struct pool *pool;
     struct hub *hub;
     struct auth *auth;
-    struct limiter *limiter;
+    struct limiter *limiter;  /* of requests; NULL: no limit */
+    struct limiter *refusals; /* of those that are written into the audit trail */
     struct http_server *server;
     struct call *calls;
     size_t call_count;
@@ -112,17 +123,22 @@ struct api {
     struct map in_flight; /* Idempotency-Keys of requests under way */
     struct map waiters;   /* run id -> calls that wait for its end */
     size_t waiting;       /* calls in there */
+    struct {
+        struct call *first, *last;
+    } waits_by_s[WAIT_MAX_S + 1]; /* the same, by how long: the first is the next to be over */
+    struct shares shares;
     uv_async_t async;
     uv_timer_t sweep, waits;
     int open_handles;
     pthread_mutex_t lock; /* guards done_first, done_end */
     struct call *done_first, **done_end;
-    bool draining, sweeping, verifying;
-    bool closing;    /* engine and writer are gone: whatever comes back is refused */
-    bool sweep_more; /* there are more old receipts than one sweep takes */
+    bool draining, sweeping, verifying, archiving;
+    atomic_bool stopping; /* for readers: we are draining */
+    bool closing;         /* engine and writer are gone: whatever comes back is refused */
+    bool sweep_more;      /* there are more old receipts than one sweep takes */
     struct writer_call sweep_call;
     int64_t ready_until_ns; /* a query was answered just now */
-    struct metric *m_seconds, *m_under_way;
+    struct metric *m_seconds, *m_under_way, *m_left_out;
     struct metric **m_requests; /* [route][class] */
     char node[256], version[64];
 };
@@ -189,6 +205,15 @@ str call_actor(struct call *call);
  * with `again` when a repetition is simply carried out again. Never NULL. */
 const struct append_rider *call_riders(struct call *call, str target, str reason, int code,
                                        bool again);
+/* The receipt alone, for what is no change, or tells by itself who made it. NULL without a key, and
+ * of a request that has one already. */
+const struct append_rider *call_receipt(struct call *call, int code, bool again);
+/* Writes what call_riders() or call_receipt() made by itself, then `then`; at once if that is
+ * nothing. */
+void call_ride(struct call *call, call_then then);
+/* On a reader: every receipt of a request that was done before. */
+MUST_CHECK status call_receipts(struct call *call, struct ledger *reader, struct receipt **out,
+                                size_t *count, struct error *err);
 
 /* ---- input.c: strict bodies and queries ---- */
 
@@ -257,6 +282,9 @@ void put_bool(struct buf *out, const char *name, bool value);
 void put_time(struct buf *out, const char *name, int64_t us); /* null for 0 */
 void put_uuid(struct buf *out, const char *name, uuid value);
 void put_comma(struct buf *out); /* between the elements of an array */
+/* Ends a page: ],"next":"..."} with a cursor for two numbers, or null if there is no more. */
+void put_next(struct buf *out, bool more, char kind, int64_t a, int64_t b);
+void put_next_text(struct buf *out, str cursor); /* the same; STR_NONE: there is no more */
 /* The members of a Run, without the braces. */
 void put_run(struct buf *out, const struct run_info *run);
 /* {"code":...,"where":...,"message":...}: of one line of a batch. */
@@ -270,13 +298,17 @@ const char *problem_code(const struct error *err); /* its reason, or a general o
 void problem_write(struct buf *out, const struct error *err, int http_status, str request_id,
                    const uuid *trace, const struct problem_item *items, size_t count);
 
-/* ---- limit.c: requests a second of one caller ---- */
+/* ---- limit.c: how often a caller may do something ---- */
 
-MUST_CHECK status limiter_open(int64_t rate, struct limiter **out, struct error *err);
+/* `rate` a second, and `burst` at once after a rest. */
+MUST_CHECK status limiter_open(double rate, double burst, struct limiter **out, struct error *err);
 void limiter_close(struct limiter *limiter);
 /* Takes one. *left: what remains now; *reset_s: until it is full again, or until one is there. */
 bool limiter_take(struct limiter *limiter, str who, int64_t now_ns, int64_t *left,
                   int64_t *reset_s);
+/* How often there was none to take since this was asked last. (A bucket that was given to somebody
+ * else forgets it.) */
+int64_t limiter_missed(struct limiter *limiter, str who, int64_t now_ns);
 
 /* ---- door.c ---- */
 

@@ -48,6 +48,20 @@ void put_uuid(struct buf *out, const char *name, uuid value) {
     put_text(out, name, str_n(text, sizeof(text)));
 }
 
+void put_next_text(struct buf *out, str cursor) {
+    buf_put_char(out, ']');
+    put_text(out, "next", cursor);
+    buf_put_char(out, '}');
+}
+
+void put_next(struct buf *out, bool more, char kind, int64_t a, int64_t b) {
+    char mem[64];
+    struct buf cursor;
+    buf_init_fixed(&cursor, mem, sizeof(mem));
+    if (more) cursor_write(&cursor, kind, a, b);
+    put_next_text(out, more ? buf_str(&cursor) : STR_NONE);
+}
+
 void put_run(struct buf *out, const struct run_info *run) {
     const struct run_head *h = &run->head;
     put_text(out, "runId", run->run_id);

@@ -33,7 +33,7 @@ static const struct field list_fields[] = {
     {"cursor", FIELD_TEXT, AT(cursor), false, 1, 0},
 };
 
-static void put_key(struct buf *out, const struct api_key *k) {
+void api_key_json(const struct api_key *k, struct buf *out) {
     put_text(out, "keyId", k->key_id);
     put_text(out, "name", k->name);
     put_text(out, "tenantId", k->tenant_id);
@@ -79,7 +79,7 @@ static status create(struct call *c, struct ledger *ledger, struct error *err) {
     struct key_call *k = c->own;
     buf_put_char(&c->out, '{');
     put_text(&c->out, "key", str_n(k->text, KEY_TEXT_LEN));
-    put_key(&c->out, &k->key);
+    api_key_json(&k->key, &c->out);
     buf_put_char(&c->out, '}');
     /* Shown once means once: a repeated request is told that the key was made, not the key. */
     const struct append_rider *riders = call_riders(c, k->key.key_id, STR_NONE, 201, true);
@@ -90,7 +90,7 @@ static status create(struct call *c, struct ledger *ledger, struct error *err) {
         buf_init(&body, 4096);
         buf_put_char(&body, '{');
         put_text(&body, "key", STR_NONE);
-        put_key(&body, &k->key);
+        api_key_json(&k->key, &body);
         buf_put_char(&body, '}');
         c->receipt.body = arena_str(&c->arena, buf_str(&body));
         buf_release(&body);
@@ -168,7 +168,7 @@ static status load_key(struct call *c, struct ledger *reader, struct error *err)
     if (st != ST_OK) return st;
     call_header(c, "ETag", key_tag(c, k->key.version));
     buf_put_char(&c->out, '{');
-    put_key(&c->out, &k->key);
+    api_key_json(&k->key, &c->out);
     buf_put_char(&c->out, '}');
     return ST_OK;
 }
@@ -197,18 +197,15 @@ static status list_keys(struct call *c, struct ledger *reader, struct error *err
     for (size_t i = 0; i < count; i++) {
         put_comma(&c->out);
         buf_put_char(&c->out, '{');
-        put_key(&c->out, &keys[i]);
+        api_key_json(&keys[i], &c->out);
         buf_put_char(&c->out, '}');
     }
-    buf_put_c(&c->out, "],\"next\":");
-    if ((int64_t)count == k->limit) {
-        buf_put_char(&c->out, '"');
-        base64url_write(&c->out, keys[count - 1].key_id.ptr, keys[count - 1].key_id.len);
-        buf_put_char(&c->out, '"');
-    } else {
-        buf_put_c(&c->out, "null");
-    }
-    buf_put_char(&c->out, '}');
+    char mem[2 * KEY_ID_LEN];
+    struct buf cursor;
+    buf_init_fixed(&cursor, mem, sizeof(mem));
+    bool more = (int64_t)count == k->limit;
+    if (more) base64url_write(&cursor, keys[count - 1].key_id.ptr, KEY_ID_LEN);
+    put_next_text(&c->out, more ? buf_str(&cursor) : STR_NONE);
     return ST_OK;
 }
 
@@ -246,7 +243,7 @@ static status change(struct call *c, struct ledger *ledger, struct error *err) {
     if (st != ST_OK || revoke) return st;
     call_header(c, "ETag", key_tag(c, k->key.version + 1));
     buf_put_char(&c->out, '{');
-    put_key(&c->out, &k->key);
+    api_key_json(&k->key, &c->out);
     buf_put_char(&c->out, '}');
     return ST_OK;
 }
@@ -329,15 +326,8 @@ static status list_audit(struct call *c, struct ledger *reader, struct error *er
     buf_put_c(&c->out, "{\"items\":[");
     for (size_t i = 0; i < count; i++)
         put_audit(&c->out, &entries[i]);
-    buf_put_c(&c->out, "],\"next\":");
-    if ((int64_t)count == k->limit) {
-        buf_put_char(&c->out, '"');
-        cursor_write(&c->out, 'u', entries[count - 1].audit_no, 0);
-        buf_put_char(&c->out, '"');
-    } else {
-        buf_put_c(&c->out, "null");
-    }
-    buf_put_char(&c->out, '}');
+    bool more = (int64_t)count == k->limit;
+    put_next(&c->out, more, 'u', more ? entries[count - 1].audit_no : 0, 0);
     return ST_OK;
 }
 

@@ -5,21 +5,20 @@ enum { BUCKETS = 8192, PROBES = 8 };
 
 struct bucket {
     uint64_t who; /* hash; 0: free */
-    int64_t filled_ns;
+    int64_t filled_ns, missed;
     double tokens;
 };
 struct limiter {
-    int64_t rate;
-    double burst;
+    double rate, burst;
     uint64_t seed;
     struct bucket buckets[BUCKETS];
 };
 
-status limiter_open(int64_t rate, struct limiter **out, struct error *err) {
+status limiter_open(double rate, double burst, struct limiter **out, struct error *err) {
     struct limiter *l = mem_alloc(sizeof(*l));
     if (!l) return error_set(err, ST_RETRY, "out of memory");
     l->rate = rate;
-    l->burst = (double)rate; /* one second's worth */
+    l->burst = burst;
     random_bytes(&l->seed, sizeof(l->seed));
     *out = l;
     return ST_OK;
@@ -28,7 +27,7 @@ status limiter_open(int64_t rate, struct limiter **out, struct error *err) {
 void limiter_close(struct limiter *l) { mem_free(l); }
 
 static void refill(struct limiter *l, struct bucket *b, int64_t now_ns) {
-    double add = (double)(now_ns - b->filled_ns) / 1e9 * (double)l->rate;
+    double add = (double)(now_ns - b->filled_ns) / 1e9 * l->rate;
     b->tokens = b->tokens + add > l->burst ? l->burst : b->tokens + add;
     b->filled_ns = now_ns;
 }
@@ -46,12 +45,24 @@ static struct bucket *find(struct limiter *l, uint64_t who, int64_t now_ns) {
     return oldest;
 }
 
+static struct bucket *bucket_of(struct limiter *l, str who, int64_t now_ns) {
+    return find(l, str_hash(who, l->seed) | 1, now_ns);
+}
+
 bool limiter_take(struct limiter *l, str who, int64_t now_ns, int64_t *left, int64_t *reset_s) {
-    struct bucket *b = find(l, str_hash(who, l->seed) | 1, now_ns);
+    struct bucket *b = bucket_of(l, who, now_ns);
     refill(l, b, now_ns);
     bool good = b->tokens >= 1;
-    if (good) b->tokens -= 1;
+    b->tokens -= good ? 1 : 0;
+    b->missed += good ? 0 : 1;
     *left = (int64_t)b->tokens;
-    *reset_s = 1; /* a second fills it, whatever the rate */
+    *reset_s = (int64_t)(l->burst / l->rate); /* that fills it, however empty */
     return good;
+}
+
+int64_t limiter_missed(struct limiter *l, str who, int64_t now_ns) {
+    struct bucket *b = bucket_of(l, who, now_ns);
+    int64_t missed = b->missed;
+    b->missed = 0;
+    return missed;
 }

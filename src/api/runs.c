@@ -5,14 +5,7 @@
 #include "engine/run_ref.h"
 #include "engine/status.h"
 
-enum {
-    WAIT_MAX_S = 60,
-    WAITS_MS = 100,
-    WAITS_MAX = 10000,
-    LIST_MAX = 1000,
-    LIST_DEFAULT = 50,
-    SCAN_MAX = 5000
-};
+enum { WAITS_MS = 100, WAITS_MAX = 10000, LIST_MAX = 1000, LIST_DEFAULT = 50, SCAN_MAX = 5000 };
 
 /* ---- starting ---- */
 
@@ -87,20 +80,46 @@ static void fail_start(struct call *c, const struct error *err) {
 
 /* ---- waiting for the end ---- */
 
+static void leave_time(struct call *c) {
+    struct start *s = c->own;
+    struct run_wait *w = &c->wait;
+    if (!w->timed) return;
+    w->timed = false;
+    *(w->sooner ? &w->sooner->wait.later : &c->api->waits_by_s[s->wait_s].first) = w->later;
+    *(w->later ? &w->later->wait.sooner : &c->api->waits_by_s[s->wait_s].last) = w->sooner;
+}
+
+/* Whoever waits equally long and comes later has to wait until later. */
+static void join_time(struct call *c) {
+    struct start *s = c->own;
+    struct run_wait *w = &c->wait;
+    struct call *last = c->api->waits_by_s[s->wait_s].last;
+    ASSERT(!w->timed);
+    w->timed = true;
+    w->until_ns = clock_mono_ns() + s->wait_s * 1000000000;
+    w->later = NULL;
+    w->sooner = last;
+    *(last ? &last->wait.later : &c->api->waits_by_s[s->wait_s].first) = c;
+    c->api->waits_by_s[s->wait_s].last = c;
+}
+
 static void leave_waiters(struct call *c) {
     struct api *api = c->api;
     struct start *s = c->own;
-    struct call *first = map_get(&api->waiters, s->q.run_id);
-    struct call **at = &first;
-    while (*at && *at != c)
-        at = &(*at)->wait_next;
-    if (!*at) return;
-    *at = c->wait_next;
+    struct run_wait *w = &c->wait;
+    if (c->ended != leave_waiters) return; /* it has not joined, or left before */
     c->ended = NULL;
     api->waiting--;
-    /* The key lives in a call: whoever is first lends its own. */
-    (void)map_del(&api->waiters, s->q.run_id);
-    if (first) (void)map_put(&api->waiters, ((struct start *)first->own)->q.run_id, first);
+    share_give(w->share, SHARE_WAITS);
+    leave_time(c);
+    if (w->next) w->next->wait.prev = w->prev;
+    if (w->prev) {
+        w->prev->wait.next = w->next;
+    } else { /* the key lives in a call: whoever is first lends its own */
+        (void)map_del(&api->waiters, s->q.run_id);
+        if (w->next)
+            (void)map_put(&api->waiters, ((struct start *)w->next->own)->q.run_id, w->next);
+    }
     if (api->waiting == 0) uv_timer_stop(&api->waits);
 }
 
@@ -121,20 +140,25 @@ static void on_gone(void *context, struct http_exchange *exchange) {
 
 static void on_waits(uv_timer_t *timer) { runs_wait_over(timer->data, clock_mono_ns()); }
 
+/* false: too many wait. Then the start is answered when it is durable, as without the wish. */
 static bool join_waiters(struct call *c) {
     struct api *api = c->api;
     struct start *s = c->own;
-    if (api->waiting >= WAITS_MAX || api->draining) return false;
+    struct error ignored;
+    if (api->waiting >= WAITS_MAX || api->draining ||
+        share_take(&api->shares, str_c(c->who->tenant), SHARE_WAITS, &c->wait.share, &ignored) !=
+            ST_OK)
+        return false;
     struct call *first = map_get(&api->waiters, s->q.run_id);
-    c->wait_next = NULL;
-    if (first) {
-        c->wait_next = first->wait_next;
-        first->wait_next = c;
-    } else if (!map_put(&api->waiters, s->q.run_id, c)) {
+    if (!first && !map_put(&api->waiters, s->q.run_id, c)) {
+        share_give(c->wait.share, SHARE_WAITS);
         return false;
     }
+    c->wait.prev = first;
+    c->wait.next = first ? first->wait.next : NULL;
+    if (c->wait.next) c->wait.next->wait.prev = c;
+    if (first) first->wait.next = c;
     c->ended = leave_waiters; /* however it ends: a read on the way may fail */
-    c->wait_until_ns = clock_mono_ns() + s->wait_s * 1000000000;
     if (api->waiting++ == 0) uv_timer_start(&api->waits, on_waits, WAITS_MS, WAITS_MS);
     return true;
 }
@@ -145,7 +169,7 @@ void runs_observe(struct api *api, const struct engine_note *note) {
     if (api->waiting == 0 || !run_is_final(note->flow->run.head.status)) return;
     struct call *c = map_get(&api->waiters, note->run_id);
     while (c) {
-        struct call *next = c->wait_next;
+        struct call *next = c->wait.next;
         struct start *s = c->own;
         s->ended = (int)note->flow->run.head.status;
         if (s->started) {
@@ -157,18 +181,13 @@ void runs_observe(struct api *api, const struct engine_note *note) {
     }
 }
 
+/* (What an answer brings, the connection's next request, joins at an end.) */
 void runs_wait_over(struct api *api, int64_t now_ns) {
-    struct map_slot *slot;
-    bool again = true;
-    while (again) { /* answering changes the map */
-        again = false;
-        for (size_t i = 0; !again && map_next(&api->waiters, &i, &slot);) {
-            for (struct call *c = slot->value; c && !again; c = c->wait_next) {
-                if (c->wait_until_ns > now_ns || !((struct start *)c->own)->started) continue;
-                c->cut = NULL;
-                stop_waiting(c);
-                again = true;
-            }
+    for (size_t s = 0; s <= WAIT_MAX_S; s++) {
+        struct call *c;
+        while ((c = api->waits_by_s[s].first) != NULL && c->wait.until_ns <= now_ns) {
+            c->cut = NULL;
+            stop_waiting(c);
         }
     }
 }
@@ -179,6 +198,7 @@ static void wait_for_end(struct call *c) {
         stop_waiting(c);
         return;
     }
+    join_time(c);
     c->cut = stop_waiting;
     http_on_gone(c->exchange, on_gone, c);
 }
@@ -320,7 +340,7 @@ static void post_run(struct call *c) {
     c->environment_id = s->q.environment_id;
     c->engine_attempt = c->logical_attempt = 1;
     if (c->api->options.prefetch)
-        c->api->options.prefetch(c->api->options.context, &s->q.ref, start_now, c);
+        c->api->options.prefetch(c->api->options.context, s->q.tenant_id, &s->q.ref, start_now, c);
     else
         start_now(c, ST_OK, NULL);
 }
@@ -436,15 +456,7 @@ static status list_runs(struct call *c, struct ledger *reader, struct error *err
         put_run(&c->out, &runs[i]);
         buf_put_char(&c->out, '}');
     }
-    buf_put_c(&c->out, "],\"next\":");
-    if (next > 0) {
-        buf_put_char(&c->out, '"');
-        cursor_write(&c->out, 'r', next, 0);
-        buf_put_char(&c->out, '"');
-    } else {
-        buf_put_c(&c->out, "null");
-    }
-    buf_put_char(&c->out, '}');
+    put_next(&c->out, next > 0, 'r', next, 0);
     return ST_OK;
 }
 

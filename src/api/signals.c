@@ -32,13 +32,8 @@ static void answer_signal(struct call *c) { call_answer(c, 202); }
 /* The run's node is told through the ledger. */
 static status post_elsewhere(struct call *c, struct ledger *ledger, struct error *err) {
     struct signal_call *s = c->own;
-    status st = c->api->options.post_signal(ledger, s->info.run_id, &s->signal, call_actor(c), err);
-    return st == ST_OK ? access_ride(ledger, &c->rider, err) : st;
-}
-
-static status keep_receipt(struct call *c, struct ledger *ledger, struct error *err) {
-    c->rider.audit = NULL;
-    return access_ride(ledger, &c->rider, err);
+    return c->api->options.post_signal(ledger, s->info.run_id, &s->signal, call_actor(c), &c->rider,
+                                       err);
 }
 
 static void on_signalled(void *context, status code, const struct error *err) {
@@ -55,10 +50,10 @@ static void on_signalled(void *context, status code, const struct error *err) {
         return;
     }
     hub_committed(c->api->hub, s->info.tenant_id, s->info.run_id);
-    if (c->keyed) /* a signal without effect commits nothing, and is remembered all the same */
-        call_change(c, keep_receipt, answer_signal);
-    else
+    if (c->rode)
         call_answer(c, 202);
+    else /* it had no effect, so nothing was committed: that somebody sent it is written down */
+        call_ride(c, answer_signal);
 }
 
 static status find_run(struct call *c, struct ledger *reader, struct error *err) {
@@ -126,7 +121,8 @@ static void wake(struct call *c) {
     buf_put_char(&c->out, '{');
     put_text(&c->out, "runId", s->info.run_id);
     buf_put_char(&c->out, '}');
-    call_answer(c, 202);
+    (void)call_riders(c, s->info.run_id, STR_NONE, 202, true);
+    call_ride(c, answer_signal);
 }
 
 static void post_wake(struct call *c) {
@@ -140,19 +136,42 @@ static void post_wake(struct call *c) {
         call_read(c, find_run, wake);
 }
 
-/* ---- checkpoints ---- */
+/* ---- checkpoints ----
+ *
+ * Only the ledger knows the event's number and time, but its id is chosen here: the receipt holds
+ * that, in the commit of the event itself, and a repeated request finds the event by it. */
+
+static void put_checkpoint(struct call *c, uuid event_id, int64_t run_seq, int64_t persisted_us) {
+    buf_clear(&c->out);
+    buf_put_char(&c->out, '{');
+    put_uuid(&c->out, "eventId", event_id);
+    put_int(&c->out, "runSeq", run_seq);
+    put_time(&c->out, "persistedAt", persisted_us);
+    buf_put_char(&c->out, '}');
+}
 
 static status make_checkpoint(struct call *c, struct ledger *ledger, struct error *err) {
     struct signal_call *s = c->own;
     struct append_result *r = &s->result;
-    status st = ledger_checkpoint(ledger, s->info.run_id, r, &c->arena, err);
-    if (st != ST_OK) return st;
-    buf_put_char(&c->out, '{');
-    put_uuid(&c->out, "eventId", r->event_id);
-    put_int(&c->out, "runSeq", r->run_seq);
-    put_time(&c->out, "persistedAt", r->persisted_us);
-    buf_put_char(&c->out, '}');
-    return access_ride(ledger, call_riders(c, s->info.run_id, STR_NONE, 201, false), err);
+    char text[UUID_TEXT_LEN];
+    uuid id = uuid_v4();
+    uuid_format(id, text);
+    buf_put(&c->out, str_n(text, sizeof(text)));
+    const struct append_rider *riders = call_riders(c, s->info.run_id, STR_NONE, 201, false);
+    status st = ledger_checkpoint_as(ledger, s->info.run_id, id, riders, r, &c->arena, err);
+    if (st == ST_OK) put_checkpoint(c, r->event_id, r->run_seq, r->persisted_us);
+    return st;
+}
+
+static status find_checkpoint(struct call *c, struct ledger *reader, struct error *err) {
+    struct event_record rec;
+    uuid id;
+    status st = find_run(c, reader, err);
+    if (st == ST_OK && !uuid_parse(c->before->body, &id))
+        st = error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "", "a receipt names no checkpoint");
+    if (st == ST_OK) st = ledger_find_event(reader, id, &c->arena, &rec, err);
+    if (st == ST_OK) put_checkpoint(c, id, rec.run_seq, rec.persisted_us);
+    return st == ST_NOT_FOUND && c->run_id.ptr ? ST_OK : st;
 }
 
 static void answer_checkpoint(struct call *c) {
@@ -165,6 +184,14 @@ static void change_checkpoint(struct call *c) {
     call_change(c, make_checkpoint, answer_checkpoint);
 }
 
+/* Another node made the same checkpoint at the same time, and its event was first. */
+static void checkpoint_found(struct call *c) {
+    if (c->out.len > 0)
+        answer_checkpoint(c);
+    else
+        change_checkpoint(c);
+}
+
 static void post_checkpoint(struct call *c) {
     struct error err = {0};
     c->own = ARENA_NEW(&c->arena, struct signal_call);
@@ -172,6 +199,8 @@ static void post_checkpoint(struct call *c) {
         call_fail(c, &err);
     } else if (c->request->body.len > 0) {
         call_refuse(c, ST_INVALID, "BODY_UNEXPECTED", "", "this request has no body");
+    } else if (c->before) {
+        call_read(c, find_checkpoint, checkpoint_found);
     } else {
         call_read(c, find_run, change_checkpoint);
     }
@@ -187,7 +216,8 @@ static const struct route routes[] = {
     CHANGE("approve", "run.approve", post_approve),
     CHANGE("reject", "run.reject", post_reject),
     CHANGE("retry", "run.retry", post_retry),
-    CHANGE("checkpoints", "run.checkpoint", post_checkpoint),
-    {"POST", "/v1/runs/{runId}/wake", "run.wake", ROLE_OPERATOR, ROUTE_NO_RECEIPT, post_wake},
+    CHANGE("wake", "run.wake", post_wake),
+    {"POST", "/v1/runs/{runId}/checkpoints", "run.checkpoint", ROLE_OPERATOR,
+     ROUTE_CHANGES | ROUTE_AGAIN, post_checkpoint},
 };
 const struct route_table signal_routes = {routes, COUNT_OF(routes)};

@@ -53,7 +53,8 @@ static void put_step(struct call *c, const struct step_view *s, str payload, int
     put_int(out, "logicalAttemptId", s->attempt);
     put_time(out, "startedAt", s->started_us);
     put_time(out, "endedAt", s->ended_us);
-    if (s->started_us > 0 && end > 0) put_int(out, "durationMs", (end - s->started_us) / 1000);
+    if (s->started_us > 0 && end > 0) /* (it may have begun since the request did) */
+        put_int(out, "durationMs", end > s->started_us ? (end - s->started_us) / 1000 : 0);
     if (s->retried_us > 0) put_time(out, "retryAt", s->retry_us);
     put_text(out, "code", s->code);
     put_text(out, "message", s->message);
@@ -80,7 +81,7 @@ static status load_steps(struct call *c, struct ledger *reader, struct error *er
         if (q->view.steps[i].state != STEP_MENTIONED)
             put_step(c, &q->view.steps[i], q->payloads[i], now);
     }
-    buf_put_c(&c->out, "],\"next\":null}");
+    put_next_text(&c->out, STR_NONE);
     return ST_OK;
 }
 

@@ -13,6 +13,7 @@ enum {
     LEASE_MS_DEFAULT = 30000,
     WAIT_MS_MAX = 60000,
     RESULTS_MAX = 1000,
+    PARSE_HERE_MAX = 128 * 1024, /* bytes of results: some milliseconds */
     TOKEN_BYTES_MAX = 1024,
     MESSAGE_BYTES_MAX = 4096,
     CODE_BYTES_MAX = 100,
@@ -21,39 +22,27 @@ enum {
 /* ---- tokens ---- */
 
 static void put_token(struct buf *out, const struct task_ref *ref) {
+    char text[TASK_REF_MAX];
     struct buf plain;
-    buf_init(&plain, TOKEN_BYTES_MAX);
-    buf_printf(&plain, "t1.%lld.%lld.%zu.", (long long)ref->attempt, (long long)ref->lease,
-               ref->run_id.len);
-    buf_put(&plain, ref->run_id);
-    buf_put(&plain, ref->step_id);
+    buf_init_fixed(&plain, text, sizeof(text));
+    task_ref_write(&plain, ref);
     put_name(out, "task");
     buf_put_char(out, '"');
     base64url_write(out, plain.ptr, plain.len);
     buf_put_char(out, '"');
-    buf_release(&plain);
+}
+
+static str own_tenant(const struct call *c) {
+    str own = str_c(c->who->tenant);
+    return str_eq(own, STR("*")) ? STR_NONE : own;
 }
 
 static status read_token(struct call *c, str token, struct task_ref *out, struct error *err) {
     str plain = STR_NONE;
-    str attempt;
-    str lease;
-    str len;
-    int64_t run_len = 0;
-    bool good = base64url_read(token, &c->arena, &plain) && str_starts(plain, STR("t1."));
-    if (good) plain = str_from(plain, 3);
-    good = good && str_split(plain, '.', &attempt, &plain) &&
-           str_split(plain, '.', &lease, &plain) && str_split(plain, '.', &len, &plain) &&
-           str_to_int(attempt, &out->attempt) && str_to_int(lease, &out->lease) &&
-           str_to_int(len, &run_len) && run_len > 0 && (size_t)run_len < plain.len &&
-           str_utf8(plain, &(size_t){0});
-    if (!good)
+    if (!base64url_read(token, &c->arena, &plain) || !task_ref_read(plain, out))
         return error_at(err, ST_INVALID, "TASK_TOKEN_INVALID", "/task",
                         "expected the \"task\" of a poll, as it came");
-    out->run_id = str_n(plain.ptr, (size_t)run_len);
-    out->step_id = str_from(plain, (size_t)run_len);
-    str own = str_c(c->who->tenant);
-    out->tenant_id = str_eq(own, STR("*")) ? STR_NONE : own;
+    out->tenant_id = own_tenant(c);
     return ST_OK;
 }
 
@@ -63,9 +52,14 @@ struct poll {
     str queue, worker, tenant;
     int64_t max, lease_ms, wait_ms;
     struct engine_poll *poll; /* while it waits */
-    bool asking;              /* inside engine_poll(): an answer is kept until it returns */
+    struct share *share;
+    bool asking; /* inside engine_poll(): an answer is kept until it returns */
     bool answered;
-    bool after_results; /* the tasks are the last line of a batch's answer */
+    bool after_results;     /* the tasks are the last line of a batch's answer */
+    struct receipt *before; /* of a repeated request: what it did */
+    size_t before_count;
+    int64_t *lines; /* the lines of results that were taken then, in order */
+    size_t line_count;
 };
 #define AT(member) FIELD(struct poll, member)
 static const struct field poll_fields[] = {
@@ -138,12 +132,81 @@ static void on_gone(void *context, struct http_exchange *exchange) {
     stop_polling(c);
 }
 
+/* ---- a poll that is repeated ----
+ *
+ * With each lease a receipt was committed that names the task. Those that the caller still holds
+ * are given once more, with their tokens; no other is taken. */
+
+static int compare_lines(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a;
+    int64_t y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static status find_before(struct call *c, struct ledger *reader, struct error *err) {
+    struct poll *p = c->own;
+    status st = call_receipts(c, reader, &p->before, &p->before_count, err);
+    if (st != ST_OK) return st;
+    p->lines = arena_try(&c->arena, (p->before_count + 1) * sizeof(*p->lines));
+    if (!p->lines) return error_set(err, ST_RETRY, "out of memory");
+    for (size_t i = 0; i < p->before_count; i++) {
+        str body = p->before[i].body;
+        if (body.ptr && str_to_int(body, &p->lines[p->line_count])) p->line_count++;
+    }
+    qsort(p->lines, p->line_count, sizeof(*p->lines), compare_lines);
+    return ST_OK;
+}
+
+/* false: it could not be told just now whether the caller has it. */
+static bool put_again(struct call *c, struct task_ref *ref, struct error *err) {
+    struct arena arena;
+    struct task task;
+    arena_init(&arena, 4096, (size_t)64 * 1024 * 1024);
+    ref->tenant_id = own_tenant(c);
+    status st = engine_task_again(c->api->options.engine, ref, &arena, &task, err);
+    if (st == ST_OK) put_task(&c->out, &task);
+    arena_release(&arena);
+    return st != ST_RETRY;
+}
+
+/* Whether it had taken any; then the call is answered. */
+static bool poll_again(struct call *c) {
+    struct poll *p = c->own;
+    struct error err = {0};
+    size_t taken = 0;
+    size_t at = c->out.len;
+    buf_put_c(&c->out, "{\"items\":[");
+    for (size_t i = 0; i < p->before_count; i++) {
+        struct task_ref ref;
+        if (!p->before[i].body.ptr || !task_ref_read(p->before[i].body, &ref)) continue;
+        taken++;
+        if (put_again(c, &ref, &err)) continue;
+        call_fail(c, &err);
+        return true;
+    }
+    if (taken == 0) {
+        c->out.len = at;
+        return false;
+    }
+    buf_put_c(&c->out, p->after_results ? "]}\n" : "]}");
+    answer_poll(c);
+    return true;
+}
+
+static void poll_over(struct call *c) { share_give(((struct poll *)c->own)->share, SHARE_POLLS); }
+
 static status start_poll(struct call *c, struct poll *p, struct error *err) {
+    c->receipt.http_status = 200;
     if (c->api->draining) p->wait_ms = 0;
+    status st = ST_OK;
+    if (p->wait_ms > 0)
+        st = share_take(&c->api->shares, str_c(c->who->tenant), SHARE_POLLS, &p->share, err);
+    if (st != ST_OK) return st;
+    c->ended = poll_over;
     p->asking = true;
-    status st =
-        engine_poll(c->api->options.engine, p->tenant, p->queue, p->worker, (size_t)p->max,
-                    p->lease_ms, clock_wall_us() + p->wait_ms * 1000, on_tasks, c, &p->poll, err);
+    st = engine_poll(c->api->options.engine, p->tenant, p->queue, p->worker, (size_t)p->max,
+                     p->lease_ms, clock_wall_us() + p->wait_ms * 1000,
+                     c->keyed ? &c->receipt : NULL, on_tasks, c, &p->poll, err);
     p->asking = false;
     if (st != ST_OK) return st;
     if (p->answered) {
@@ -161,6 +224,12 @@ static status poll_tenant(struct call *c, str *tenant, struct error *err) {
     return st;
 }
 
+static void repeat_poll(struct call *c) {
+    struct error err = {0};
+    if (poll_again(c)) return;
+    if (start_poll(c, c->own, &err) != ST_OK) call_fail(c, &err);
+}
+
 static void post_poll(struct call *c) {
     struct error err = {0};
     struct poll *p = ARENA_NEW(&c->arena, struct poll);
@@ -169,6 +238,10 @@ static void post_poll(struct call *c) {
     status st = query_none(c, &err);
     if (st == ST_OK) st = body_read(c, poll_fields, COUNT_OF(poll_fields), p, NULL, &err);
     if (st == ST_OK) st = poll_tenant(c, &p->tenant, &err);
+    if (st == ST_OK && c->before) {
+        call_read(c, find_before, repeat_poll);
+        return;
+    }
     if (st == ST_OK) st = start_poll(c, p, &err);
     if (st != ST_OK) call_fail(c, &err);
 }
@@ -205,6 +278,9 @@ static status read_answer(struct call *c, const struct field *fields, size_t cou
     return st == ST_OK ? read_token(c, a->token, &a->ref, err) : st;
 }
 
+static void answer_ok(struct call *c) { call_answer(c, 200); }
+
+/* Repeated, it is a heartbeat like any other: a lease that is lost must be told. */
 static void post_heartbeat(struct call *c) {
     struct error err = {0};
     struct answer a = {.lease_ms = LEASE_MS_DEFAULT};
@@ -219,19 +295,20 @@ static void post_heartbeat(struct call *c) {
     buf_put_char(&c->out, '{');
     put_time(&c->out, "leaseUntil", until);
     buf_put_char(&c->out, '}');
-    call_answer(c, 200);
+    (void)call_receipt(c, 200, true);
+    call_ride(c, answer_ok);
 }
 
 /* ---- one result ---- */
 
 static void on_taken(void *context, status code, const struct error *err) {
     struct call *c = context;
-    if (code != ST_OK) {
+    if (code != ST_OK)
         call_fail(c, err);
-        return;
-    }
-    buf_put_c(&c->out, "{}");
-    call_answer(c, 200);
+    else if (c->rode)
+        call_answer(c, 200);
+    else /* told before, perhaps without a key */
+        call_ride(c, answer_ok);
 }
 
 static void give_result(struct call *c, const struct field *fields, size_t count, bool ok) {
@@ -241,8 +318,9 @@ static void give_result(struct call *c, const struct field *fields, size_t count
         call_fail(c, &err);
         return;
     }
+    buf_put_c(&c->out, "{}");
     engine_task_done(c->api->options.engine, &a->ref, ok, a->output, a->code, a->message,
-                     call_actor(c), on_taken, c);
+                     call_actor(c), call_receipt(c, 200, false), on_taken, c);
 }
 
 static void post_complete(struct call *c) {
@@ -250,10 +328,16 @@ static void post_complete(struct call *c) {
 }
 static void post_fail(struct call *c) { give_result(c, fail_fields, COUNT_OF(fail_fields), false); }
 
-/* ---- many results, and perhaps the next tasks ---- */
+/* ---- many results, and perhaps the next tasks ----
+ *
+ * With a key, a receipt that names the line is committed with each step's end. Repeated, those
+ * lines are answered as they were; the others, if the first time ended in the middle, are handed in
+ * now. */
 
 struct result {
     struct call *call;
+    struct receipt receipt;
+    struct append_rider rider;
     struct answer answer;
     struct error *err; /* NULL: taken */
     int64_t line;
@@ -262,7 +346,7 @@ struct results {
     struct poll poll; /* first: the functions of a poll find it at c->own */
     str poll_queue;
     struct result *items;
-    size_t count, pending;
+    size_t count, pending, taken;
     str actor;
 };
 #define Q(member) FIELD(struct results, member)
@@ -295,19 +379,31 @@ static void results_given(struct call *c) {
         return;
     }
     r->poll.after_results = true;
+    if (poll_again(c)) return;
     if (start_poll(c, &r->poll, &err) != ST_OK)
         on_tasks(c, NULL, 0); /* the results were taken: that is what must be said */
+}
+
+/* All lines are answered. Where none had an effect, none has left a receipt. */
+static void results_over(struct call *c) {
+    struct results *r = c->own;
+    if (r->taken > 0 && !c->rode)
+        call_ride(c, results_given);
+    else
+        results_given(c);
 }
 
 static void on_result(void *context, status code, const struct error *err) {
     struct result *item = context;
     struct call *c = item->call;
     struct results *r = c->own;
-    if (code != ST_OK) {
+    if (code != ST_OK && !item->err) {
         item->err = ARENA_NEW(&c->arena, struct error);
         *item->err = *err;
+    } else if (code == ST_OK) {
+        r->taken++;
     }
-    if (--r->pending == 0) results_given(c);
+    if (--r->pending == 0) results_over(c);
 }
 
 static status read_result(struct call *c, struct result *item, str line, struct error *err) {
@@ -323,6 +419,42 @@ static status read_result(struct call *c, struct result *item, str line, struct 
     if (st == ST_OK && a->error && a->output.ptr)
         st = error_at(err, ST_INVALID, "FIELD_UNKNOWN", "/output", "a failure has no output");
     return st == ST_OK ? read_token(c, a->token, &a->ref, err) : st;
+}
+
+static const struct append_rider *line_rider(struct call *c, struct result *item) {
+    if (!c->keyed) return NULL;
+    item->receipt = c->receipt;
+    item->receipt.http_status = 200;
+    item->receipt.body = call_text(c, "%lld", (long long)item->line);
+    item->rider = (struct append_rider){.receipt = &item->receipt, .rode = &c->rode};
+    return &item->rider;
+}
+
+static bool was_taken(const struct poll *p, int64_t line) {
+    return p->line_count > 0 &&
+           bsearch(&line, p->lines, p->line_count, sizeof(*p->lines), compare_lines);
+}
+
+/* Reads every line that is not known to be taken. */
+static status parse_results(struct call *c, struct ledger *unused, struct error *err) {
+    struct results *r = c->own;
+    str rest = c->request->body;
+    UNUSED(unused);
+    for (int64_t number = 1; rest.len > 0; number++) {
+        str line;
+        struct error why = {0};
+        if (!str_split(rest, '\n', &line, &rest)) rest = STR_NONE;
+        line = str_trim(line);
+        if (line.len == 0) continue;
+        struct result *item = &r->items[r->count++];
+        item->call = c;
+        item->line = number;
+        if (was_taken(&r->poll, number) || read_result(c, item, line, &why) == ST_OK) continue;
+        item->err = arena_try(&c->arena, sizeof(why));
+        if (!item->err) return error_set(err, ST_RETRY, "out of memory");
+        *item->err = why;
+    }
+    return ST_OK;
 }
 
 static status count_lines(struct call *c, struct results *r, struct error *err) {
@@ -354,46 +486,54 @@ static status read_results(struct call *c, struct results *r, struct error *err)
     return st == ST_OK ? count_lines(c, r, err) : st;
 }
 
+static void give_results(struct call *c) {
+    struct results *r = c->own;
+    r->actor = call_actor(c);
+    r->pending = 1 + r->count; /* one our own: the end comes after the last, whoever answers when */
+    (void)call_receipt(c, 200, true);
+    for (size_t i = 0; i < r->count; i++) {
+        struct result *item = &r->items[i];
+        const struct answer *a = &item->answer;
+        if (item->err || was_taken(&r->poll, item->line))
+            on_result(item, item->err ? item->err->code : ST_OK, item->err);
+        else
+            engine_task_done(c->api->options.engine, &a->ref, !a->error, a->output, a->code,
+                             a->message, r->actor, line_rider(c, item), on_result, item);
+    }
+    if (--r->pending == 0) results_over(c);
+}
+
+/* The loop is everybody's: much is read elsewhere. */
+static void take_results(struct call *c) {
+    struct error err = {0};
+    if (c->request->body.len > PARSE_HERE_MAX)
+        call_read(c, parse_results, give_results);
+    else if (parse_results(c, NULL, &err) == ST_OK)
+        give_results(c);
+    else
+        call_fail(c, &err);
+}
+
 static void post_results(struct call *c) {
     struct error err = {0};
     struct results *r = ARENA_NEW(&c->arena, struct results);
     r->poll = (struct poll){.max = 1, .lease_ms = LEASE_MS_DEFAULT};
     c->own = r;
-    if (read_results(c, r, &err) != ST_OK) {
+    if (read_results(c, r, &err) != ST_OK)
         call_fail(c, &err);
-        return;
-    }
-    r->actor = call_actor(c);
-    str rest = c->request->body;
-    r->pending = 1; /* our own: the end comes after the last line, whoever answers when */
-    for (int64_t number = 1; rest.len > 0; number++) {
-        str line;
-        if (!str_split(rest, '\n', &line, &rest)) rest = STR_NONE;
-        line = str_trim(line);
-        if (line.len == 0) continue;
-        struct result *item = &r->items[r->count++];
-        struct error why = {0};
-        item->call = c;
-        item->line = number;
-        r->pending++;
-        status st = read_result(c, item, line, &why);
-        if (st != ST_OK)
-            on_result(item, st, &why);
-        else
-            engine_task_done(c->api->options.engine, &item->answer.ref, !item->answer.error,
-                             item->answer.output, item->answer.code, item->answer.message, r->actor,
-                             on_result, item);
-    }
-    if (--r->pending == 0) results_given(c);
+    else if (c->before)
+        call_read(c, find_before, take_results);
+    else
+        take_results(c);
 }
 
 #define TASK(verb, traits, run)                                                                    \
     { "POST", "/v1/tasks/" verb, "task." verb, ROLE_WORKER, traits, run }
 static const struct route routes[] = {
-    TASK("poll", ROUTE_NO_RECEIPT, post_poll),
-    TASK("results", ROUTE_NO_RECEIPT | ROUTE_CHANGES, post_results),
-    TASK("complete", ROUTE_NO_RECEIPT | ROUTE_CHANGES, post_complete),
-    TASK("fail", ROUTE_NO_RECEIPT | ROUTE_CHANGES, post_fail),
-    TASK("heartbeat", ROUTE_NO_RECEIPT, post_heartbeat),
+    TASK("poll", ROUTE_AGAIN, post_poll),
+    TASK("results", ROUTE_AGAIN | ROUTE_CHANGES, post_results),
+    TASK("complete", ROUTE_CHANGES, post_complete),
+    TASK("fail", ROUTE_CHANGES, post_fail),
+    TASK("heartbeat", 0, post_heartbeat),
 };
 const struct route_table task_routes = {routes, COUNT_OF(routes)};

@@ -79,6 +79,7 @@ static void lot_reset(struct lot *lot) {
     lot->call.request =
         (struct append_request){.items = ARENA_ARRAY(&lot->arena, struct append_item, n),
                                 .results = ARENA_ARRAY(&lot->arena, struct append_result, n),
+                                .outside = true,
                                 .arena = &lot->arena};
     lot->empty_bytes = lot->arena.used;
 }

@@ -1,6 +1,6 @@
 /* cli/archive.c: cairn ledger archive. */
-#include "cli/cli.h"
 #include "cli/progress.h"
+#include "cli/source.h"
 
 static void print_report(struct cli *cli, const struct archive_report *report) {
     struct buf *out = &cli->out.buf;
@@ -16,18 +16,22 @@ static void print_report(struct cli *cli, const struct archive_report *report) {
 }
 
 status cmd_ledger_archive(struct cli *cli, struct error *err) {
-    struct ledger *ledger = NULL;
+    struct source *source = NULL;
     struct progress progress;
     struct archive_request request = {.run_id = cli->args.values[OPT_RUN]};
     struct archive_report report = {0};
+    size_t bad = 0;
     status st = args_time(&cli->args, OPT_UNTIL, 0, &request.until_us, err);
+    if (args_has(&cli->args, OPT_UNTIL) && request.until_us == 0) request.until_us = 1; /* 0: any */
     if (st == ST_OK) st = args_int(&cli->args, OPT_LIMIT, 1, INT64_MAX, 0, &request.runs_max, err);
-    if (st == ST_OK) st = store_change(cli, &ledger, err);
+    if (st == ST_OK && request.run_id.ptr && !str_utf8(request.run_id, &bad))
+        st = cli_usage(err, "--run is not UTF-8");
+    if (st == ST_OK) st = source_open(cli, SOURCE_CHANGE, &source, err);
     if (st != ST_OK) return st;
     progress_start(&progress, "archiving", !args_has(&cli->args, OPT_QUIET));
-    st = ledger_archive(ledger, &request, progress_tick, &progress, &report, err);
+    st = source->ops->archive(source, &request, progress_tick, &progress, &report, err);
     progress_end(&progress);
-    ledger_close(ledger);
+    source_close(source);
     /* What was moved before a failure stays moved: it is told, too. */
     if (st == ST_OK || report.runs > 0) print_report(cli, &report);
     return st;

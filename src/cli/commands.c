@@ -56,8 +56,9 @@ const struct command commands[] = {
      "copy "
      "is in the folder\n"
      "backups of the server's data. On PostgreSQL use pg_dump."},
-    {"ledger", "archive", "", 0, 0, USES_LEDGER, B(RUN) | B(UNTIL) | B(LIMIT) | B(WAIT) | B(QUIET),
-     0, cmd_ledger_archive, "move the events of finished runs to the archive",
+    {"ledger", "archive", "", 0, 0, USES_LEDGER | USES_SERVER,
+     B(RUN) | B(UNTIL) | B(LIMIT) | B(WAIT) | B(QUIET), 0, cmd_ledger_archive,
+     "move the events of finished runs to the archive",
      "--until: only runs that ended before that instant. --limit: so many runs at most. Nothing "
      "is\n"
      "deleted and no answer changes: the archive is a second tier that every query reads."},

@@ -78,10 +78,10 @@ static status read_addresses(struct front *f, struct address *out, size_t *count
 
 /* ---- opening ---- */
 
-static void prefetch(void *context, const struct plan_ref *ref, api_fetched done,
+static void prefetch(void *context, str tenant_id, const struct plan_ref *ref, api_fetched done,
                      void *done_context) {
     struct front *f = context;
-    host_prefetch(f->options.host, ref, done, done_context);
+    host_prefetch(f->options.host, tenant_id, ref, done, done_context);
 }
 
 static status read_jwks(struct front *f, struct jwks **out, struct error *err) {

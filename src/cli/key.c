@@ -11,19 +11,6 @@ enum { KEYS_PAGE = 200, AUDIT_PAGE = 200, AUDIT_DEFAULT = 50 };
 
 /* ---- showing ---- */
 
-static void put_key(struct buf *out, const struct api_key *k) {
-    put_member(out, "keyId", k->key_id);
-    put_member(out, "name", k->name);
-    put_member(out, "tenantId", k->tenant_id);
-    buf_put_c(out, ",\"roles\":");
-    roles_json(k->roles, out);
-    put_member_time(out, "createdAt", k->created_us);
-    put_member_time(out, "expiresAt", k->expires_us);
-    put_member_time(out, "lastUsedAt", k->used_us);
-    put_member_time(out, "revokedAt", k->revoked_us);
-    put_member(out, "createdBy", k->created_by);
-}
-
 /* "operator, producer" */
 static str roles_text(char mem[128], unsigned roles) {
     struct buf json;
@@ -55,7 +42,7 @@ static void print_key(struct list *list, const struct api_key *k) {
     if (!list_is_table(list)) {
         struct buf *out = list_json(list);
         buf_put_char(out, '{');
-        put_key(out, k);
+        api_key_json(k, out);
         buf_put_char(out, '}');
         list_json_end(list);
         return;
@@ -77,7 +64,7 @@ static void print_key(struct list *list, const struct api_key *k) {
 static void print_one(struct cli *cli, const struct api_key *k) {
     if (cli->format != OUT_TABLE) {
         buf_put_char(&cli->out.buf, '{');
-        put_key(&cli->out.buf, k);
+        api_key_json(k, &cli->out.buf);
         buf_put_c(&cli->out.buf, "}\n");
         return;
     }
@@ -136,7 +123,7 @@ status cmd_key_create(struct cli *cli, struct error *err) {
     }
     buf_put_char(out, '{');
     put_member(out, "key", text);
-    put_key(out, &key);
+    api_key_json(&key, out);
     buf_put_c(out, "}\n");
     return ST_OK;
 }

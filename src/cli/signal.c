@@ -109,7 +109,7 @@ static status wait_processed(struct cli *cli, struct ledger *ledger, const struc
 static status post(struct cli *cli, const struct order *o, struct error *err) {
     struct ledger *ledger = NULL;
     status st = store_change(cli, &ledger, err);
-    if (st == ST_OK) st = host_post_signal(ledger, o->run_id, &o->signal, o->actor, err);
+    if (st == ST_OK) st = host_post_signal(ledger, o->run_id, &o->signal, o->actor, NULL, err);
     if (st == ST_OK) st = wait_processed(cli, ledger, o, err);
     ledger_close(ledger);
     return st;

@@ -40,6 +40,10 @@ struct source_ops {
     status (*checkpoint)(struct source *s, str run_id, struct arena *arena,
                          struct append_result *out, struct error *err);
     status (*backup)(struct source *s, str file, struct error *err);
+    /* What was moved before a failure stays moved, and is in *out. */
+    status (*archive)(struct source *s, const struct archive_request *request,
+                      ledger_progress progress, void *context, struct archive_report *out,
+                      struct error *err);
     /* Fills what the maker decides: id, times, creator. *text is the key itself, shown once. */
     status (*key_create)(struct source *s, struct api_key *key, struct arena *arena, str *text,
                          struct error *err);

@@ -120,6 +120,12 @@ static status backup(struct source *s, str file, struct error *err) {
     return ledger_backup(of(s), file, err);
 }
 
+static status archive(struct source *s, const struct archive_request *request,
+                      ledger_progress progress, void *context, struct archive_report *out,
+                      struct error *err) {
+    return ledger_archive(of(s), request, progress, context, out, err);
+}
+
 /* ---- keys ---- */
 
 /* What the API would have written down of the same request. */
@@ -215,6 +221,7 @@ static const struct source_ops ledger_ops = {
     .verify = verify,
     .checkpoint = checkpoint,
     .backup = backup,
+    .archive = archive,
     .key_create = key_create,
     .key_find = key_find,
     .key_list = key_list,

@@ -271,6 +271,34 @@ static status backup(struct source *s, str file, struct error *err) {
                        &s->cli->arena, &answer, err);
 }
 
+/* One request, unless the server is ended in the middle: another may follow it. */
+static status archive(struct source *s, const struct archive_request *request,
+                      ledger_progress progress, void *context, struct archive_report *out,
+                      struct error *err) {
+    struct target t;
+    struct buf body;
+    yyjson_val *answer = NULL;
+    UNUSED(progress); /* a server tells the end only */
+    UNUSED(context);
+    buf_init(&body, BODY_BYTES_MAX);
+    buf_put_char(&body, '{');
+    if (request->run_id.ptr) put_member(&body, "runId", request->run_id);
+    if (request->until_us > 0) put_member_time(&body, "before", request->until_us);
+    if (request->runs_max > 0) put_member_int(&body, "limit", request->runs_max);
+    buf_put_char(&body, '}');
+    target_init(&t, "/v1/admin/archive");
+    status st =
+        remote_send(of(s), "POST", &t, &(struct remote_body){"application/json", buf_str(&body)},
+                    &s->cli->arena, &answer, err);
+    buf_release(&body);
+    if (st != ST_OK) return st;
+    *out = (struct archive_report){0};
+    (void)json_int(json_member(answer, "runs"), &out->runs);
+    (void)json_int(json_member(answer, "events"), &out->events);
+    if (!yyjson_is_true(json_member(answer, "more"))) return ST_OK;
+    return error_at(err, ST_RETRY, "CLOSING", "", "the server is ending: there is more to archive");
+}
+
 /* ---- keys ---- */
 
 /* A caller of one tenant makes keys of that tenant, whatever it is called. */
@@ -388,6 +416,7 @@ static const struct source_ops remote_ops = {
     .verify = verify,
     .checkpoint = checkpoint,
     .backup = backup,
+    .archive = archive,
     .key_create = key_create,
     .key_find = key_find,
     .key_list = key_list,

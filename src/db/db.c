@@ -346,10 +346,24 @@ status db_send(struct db_stmt *st, struct error *err) {
     return fail(st->db, s);
 }
 
+bool db_stopped(const struct db *db) {
+    return db->stop && atomic_load_explicit(db->stop, memory_order_relaxed);
+}
+
+void db_stop_on(struct db *db, const atomic_bool *stop) {
+    db->stop = stop;
+    if (db->ops->stop_on) db->ops->stop_on(db, stop);
+}
+
 status db_step(struct db_stmt *st, bool *row, struct error *err) {
     ASSERT(!st->db->failed);
     bool got = false;
-    status s = st->bad_param ? bad_param(st, err) : st->db->ops->step(st, &got, err);
+    status s = ST_OK;
+    if (db_stopped(st->db))
+        s = error_set(err, ST_RETRY, "stopped in the middle of \"%.*s\"", db_sql_shown(st->sql),
+                      st->sql);
+    else
+        s = st->bad_param ? bad_param(st, err) : st->db->ops->step(st, &got, err);
     if (s != ST_OK) {
         db_reset(st);
         return fail(st->db, s);

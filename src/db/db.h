@@ -18,6 +18,8 @@
  * legal call is db_rollback(). */
 #pragma once
 
+#include <stdatomic.h>
+
 #include "base/arena.h"
 #include "base/base.h"
 #include "base/error.h"
@@ -131,6 +133,10 @@ void db_bulk_clear(struct db_bulk *b); /* forgets the waiting rows */
 /* SQLite only (ST_INVALID elsewhere): copies the live database to `path`, which must not exist
  * (ST_CONFLICT), with the online backup API, page lots at a time. */
 MUST_CHECK status db_backup(struct db *db, str path, struct error *err);
+
+/* Until `stop` is true (NULL: for ever) all is as ever; then a step or a backup, also one that is
+ * under way in the database, ends with ST_RETRY soon. Another thread sets it. For readers. */
+void db_stop_on(struct db *db, const atomic_bool *stop);
 
 /* A wrapper that owns `inner` and fails on demand, for tests: the n-th fallible call (0, 1, ...)
  * fails with ST_RETRY "injected failure"; n < 0 never. With `after`, the call is carried out first

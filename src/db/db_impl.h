@@ -41,6 +41,7 @@ struct db {
     const char *name;
     bool postgres;
     enum db_mode mode;
+    const atomic_bool *stop; /* db_stop_on(); or NULL */
     bool in_transaction;
     bool failed; /* something failed inside the transaction: only db_rollback() is legal */
     struct db_stmt *stmts; /* owned, newest first */
@@ -100,11 +101,15 @@ struct db_ops {
     status (*bulk_push)(struct db_bulk *b, size_t coming, struct error *err);
     void (*bulk_free)(struct db_bulk *b); /* frees the struct too */
     status (*backup)(struct db *db, str path, struct error *err);
+    /* May be NULL: then step and backup look at db->stop by themselves. */
+    void (*stop_on)(struct db *db, const atomic_bool *stop);
     void (*close)(struct db *db); /* statements and bulks are gone; frees the struct too */
 };
 
 MUST_CHECK status sqlite_open(str url, enum db_mode mode, struct db **out, struct error *err);
 MUST_CHECK status postgres_open(str url, enum db_mode mode, struct db **out, struct error *err);
+
+bool db_stopped(const struct db *db);
 
 /* Fills the members that db.c looks after. */
 void db_init(struct db *db, const struct db_ops *ops, const char *name, bool postgres,

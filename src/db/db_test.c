@@ -3,9 +3,11 @@
 #include "db/db.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "test.h"
@@ -555,4 +557,59 @@ TEST(db_stops_what_only_a_bug_can_do) {
         CHECK(waitpid(child, &how, 0) == child);
         CHECK(WIFSIGNALED(how) && WTERMSIG(how) == SIGABRT, "bug %zu", i);
     }
+}
+
+/* ---- stopping ---- */
+
+static void *set_soon(void *flag) {
+    usleep(100000);
+    atomic_store((atomic_bool *)flag, true);
+    return NULL;
+}
+
+static double seconds_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* One statement that would take minutes ends when it shall, and the connection can be used again.
+ */
+TEST_DB(db_stops_in_the_middle_of_a_statement) {
+    atomic_bool stop = false;
+    pthread_t thread;
+    bool row = false;
+    struct db *db = open_db(url, DB_WRITE);
+    OK(db_exec(db, "CREATE TABLE v (no {pk})", &err));
+    db_stop_on(db, &stop);
+    struct db_stmt *endless =
+        prepare(db, "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT (i + 1) % 1000 FROM n)"
+                    " SELECT COUNT(*) FROM n");
+    struct db_stmt *one = prepare(db, "SELECT COUNT(*) FROM v");
+    CHECK(step(one) && !step(one)); /* as ever */
+    OK(db_begin(db, false, &err));
+    double begun = seconds_now();
+    CHECK(pthread_create(&thread, NULL, set_soon, &stop) == 0);
+    CHECK(db_step(endless, &row, &err) == ST_RETRY, "%s", err.msg);
+    CHECK(seconds_now() - begun < 20);
+    pthread_join(thread, NULL);
+    db_rollback(db);
+    CHECK(db_step(one, &row, &err) == ST_RETRY); /* nor does another begin */
+    db_stop_on(db, NULL);
+    CHECK(step(one) && !step(one));
+    db_close(db);
+}
+
+TEST(db_stops_a_backup) {
+    atomic_bool stop = true;
+    struct db *db = open_db(test_db_url("sqlite"), DB_WRITE);
+    char path[300];
+    OK(db_exec(db, "CREATE TABLE v (no {pk})", &err));
+    snprintf(path, sizeof(path), "%s/copy.db", test_dir());
+    db_stop_on(db, &stop);
+    CHECK(db_backup(db, str_c(path), &err) == ST_RETRY && access(path, F_OK) != 0);
+    stop = false;
+    OK(db_backup(db, str_c(path), &err));
+    CHECK(access(path, F_OK) == 0);
+    db_close(db);
 }

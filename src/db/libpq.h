@@ -17,7 +17,8 @@
     X(PQgetlength) X(PQgetvalue) X(PQlibVersion) X(PQnfields) X(PQntuples) X(PQpipelineSync)       \
     X(PQputCopyData) X(PQputCopyEnd) X(PQresultErrorField) X(PQresultStatus) X(PQsendPrepare)      \
     X(PQsendQuery) X(PQsendQueryParams) X(PQsendQueryPrepared) X(PQsetNoticeProcessor) X(PQstatus)                \
-    X(PQtransactionStatus)
+    X(PQtransactionStatus) X(PQcancel) X(PQconsumeInput) X(PQfreeCancel) X(PQgetCancel)             \
+    X(PQisBusy) X(PQsocket)
 
 struct libpq {
 #define X(name) __typeof__(&name) name; /* NOLINT(bugprone-macro-parentheses): a declaration */

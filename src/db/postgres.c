@@ -18,6 +18,7 @@
 #include "db/postgres_impl.h"
 
 #include <limits.h>
+#include <poll.h>
 
 #include "base/buf.h"
 
@@ -31,6 +32,8 @@ struct pg_stmt {
 };
 
 /* ---- errors ---- */
+
+enum { STOP_LOOK_MS = 50 };
 
 static bool state_is(const char *state, const char *prefix) {
     return strncmp(state, prefix, strlen(prefix)) == 0;
@@ -287,9 +290,29 @@ static status check_sent(const struct pg_db *db, const struct pg_sent *sent, PGr
     return ST_OK;
 }
 
+static void ask_to_cancel(struct pg_db *db) {
+    char ignored[256];
+    PGcancel *cancel = pq->PQgetCancel(db->conn);
+    if (cancel) (void)pq->PQcancel(cancel, ignored, sizeof(ignored));
+    pq->PQfreeCancel(cancel);
+}
+
+/* Waits for an answer; a query that shall stop is answered with an error, soon. */
+static void wait_for_answer(struct pg_db *db) {
+    while (pq->PQisBusy(db->conn)) {
+        struct pollfd fd = {.fd = pq->PQsocket(db->conn), .events = POLLIN};
+        if (db_stopped(&db->base)) {
+            ask_to_cancel(db);
+            return;
+        }
+        if (poll(&fd, 1, STOP_LOOK_MS) > 0 && !pq->PQconsumeInput(db->conn)) return;
+    }
+}
+
 /* Reads the answer to one command; false when the connection has nothing more to say. */
 static bool read_sent(struct pg_db *db, struct pg_sent *sent, PGresult **last, status *st,
                       struct error *err) {
+    if (db->base.stop) wait_for_answer(db);
     PGresult *result = pq->PQgetResult(db->conn);
     if (sent->kind == PG_SENT_PREPARE && !is_good(result)) sent->query->prepared = false;
     if (*st == ST_OK)

@@ -14,9 +14,9 @@
 #include "db/db_impl.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sqlite3.h>
-#include <fcntl.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -25,6 +25,8 @@
 enum {
     CACHE_KIB = 8192,            /* page cache of a writer; more gained nothing */
     AUTOCHECKPOINT_PAGES = 4000, /* the best of those measured */
+    STOP_STEPS =
+        10000, /* of SQLite's machine, between two looks at db->stop: below a millisecond */
     BACKUP_PAGES = 256,  /* copied per step, 1 MiB; the source can be read and written in between */
     BACKUP_WAIT_MS = 20, /* pause when the source is locked, */
     BACKUP_WAITS_MAX =
@@ -234,7 +236,9 @@ status sqlite_open(str url, enum db_mode mode, struct db **out, struct error *er
         goto out;
     }
     pthread_once(&setup_once, setup);
-    if (mode == DB_WRITE && !vfs && strcmp(db->path, ":memory:") != 0) { /* a new ledger is its owner's alone, whatever the umask says */
+    if (mode == DB_WRITE && !vfs &&
+        strcmp(db->path, ":memory:") !=
+            0) { /* a new ledger is its owner's alone, whatever the umask says */
         int fd = open(db->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
         if (fd >= 0) close(fd);
     }
@@ -540,11 +544,29 @@ static status sqlite_bulk_flush(struct db_bulk *base, struct error *err) {
 
 /* ---- backup ---- */
 
-static int backup_pages(sqlite3 *from, sqlite3 *to) {
+static int is_stopped(void *stop) {
+    return atomic_load_explicit((const atomic_bool *)stop, memory_order_relaxed);
+}
+
+/* A scan, a count or an integrity check may take minutes within one step. */
+static void sqlite_stop_on(struct db *base, const atomic_bool *stop) {
+    struct sqlite_db *db = (struct sqlite_db *)base;
+    union {
+        const atomic_bool *flag;
+        void *context;
+    } as = {stop}; /* it is only read */
+    sqlite3_progress_handler(db->conn, stop ? STOP_STEPS : 0, stop ? is_stopped : NULL, as.context);
+}
+
+static int backup_pages(const struct db *base, sqlite3 *from, sqlite3 *to) {
     sqlite3_backup *backup = sqlite3_backup_init(to, "main", from, "main");
     if (!backup) return sqlite3_extended_errcode(to);
     int rc = SQLITE_OK;
     for (int waits = 0; waits < BACKUP_WAITS_MAX;) {
+        if (db_stopped(base)) {
+            rc = SQLITE_INTERRUPT;
+            break;
+        }
         rc = sqlite3_backup_step(backup, BACKUP_PAGES);
         bool locked = (rc & 0xff) == SQLITE_BUSY || (rc & 0xff) == SQLITE_LOCKED;
         if (rc != SQLITE_OK && !locked) break;
@@ -575,7 +597,7 @@ static status sqlite_backup(struct db *base, str path, struct error *err) {
                              SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX |
                                  SQLITE_OPEN_EXRESCODE,
                              NULL);
-    if (rc == SQLITE_OK) rc = backup_pages(db->conn, to);
+    if (rc == SQLITE_OK) rc = backup_pages(base, db->conn, to);
     int close = sqlite3_close(to);
     if (rc == SQLITE_OK) rc = close;
     if (rc != SQLITE_OK) {
@@ -602,5 +624,6 @@ static const struct db_ops sqlite_ops = {
     .bulk_flush = sqlite_bulk_flush,
     .bulk_free = sqlite_bulk_free,
     .backup = sqlite_backup,
+    .stop_on = sqlite_stop_on,
     .close = sqlite_close_db,
 };

@@ -360,6 +360,10 @@ static status take_one(struct engine_run *r, struct news *n, int64_t now, struct
         }
         n->attempt = r->flow.steps[n->step].attempt;
         n->lease = (int64_t)r->flow.steps[n->step].leases + 1;
+        if (n->poll->receipt) {
+            status st = tasks_ride(r, n, err);
+            if (st != ST_OK) return st;
+        }
         return flow_lease(&r->flow, n->step, n->poll->worker, n->lease_ms, now, &r->batch, err);
     }
     return ST_OK;
@@ -548,12 +552,19 @@ static void take_back_news(struct engine_run *r) {
     }
 }
 
+static void say_rode(const struct news *n) {
+    for (const struct append_rider *rider = n->riders; rider; rider = rider->next) {
+        if (rider->rode) *rider->rode = true;
+    }
+}
+
 static void answer_sent(struct engine_run *r) {
     struct news *list = r->sent;
     r->sent = NULL;
     while (list) {
         struct news *n = list;
         list = n->next;
+        if (n->rides) say_rode(n);
         if (n->poll) tasks_leased(r, n);
         else news_answer(n, n->verdict, &n->why);
     }

@@ -13,6 +13,7 @@
 #pragma once
 
 #include "adapters/executor.h"
+#include "base/limits.h"
 #include "base/metrics.h"
 #include "core/flow.h"
 #include "core/plan_ref.h"
@@ -21,6 +22,7 @@
 
 struct engine;
 struct engine_run;
+struct receipt;
 
 /* One append, on its way through the port. */
 struct engine_commit {
@@ -61,9 +63,9 @@ struct engine_ports {
                    ledger_walk walk, void *walk_context, struct error *err);
     status (*due)(void *context, int64_t from_us, int64_t to_us, int64_t after, size_t limit,
                   struct arena *arena, struct lease_runs *out, struct error *err);
-    /* The plan, checked as T44 says; it lives as long as the engine, which releases it. */
-    status (*plan)(void *context, const struct plan_ref *ref, const struct plan **out,
-                   struct error *err);
+    /* The plan, if that tenant may have it, checked as T44 says; it lives until plan_done(). */
+    status (*plan)(void *context, str tenant_id, const struct plan_ref *ref,
+                   const struct plan **out, struct error *err);
     void (*plan_done)(void *context, const struct plan *plan);
     /* Runs that are RUNNING or PAUSED now: of the tenant, and of its plan. */
     status (*active)(void *context, str tenant_id, str plan_id, int64_t *tenant, int64_t *plan,
@@ -109,7 +111,9 @@ void engine_halt(struct engine *engine);
 /* The lease is lost: drops every run without another event. */
 void engine_lose(struct engine *engine);
 
-/* ---- operations; `done` is called once, with ST_OK after the commit ---- */
+/* ---- operations; `done` is called once, with ST_OK after the commit ----
+ *
+ * What changes nothing commits nothing, and so not its riders either: append_rider.rode tells. */
 
 typedef void (*engine_done)(void *context, status code, const struct error *err);
 
@@ -150,21 +154,31 @@ struct task {
 };
 typedef void (*engine_tasks_done)(void *context, const struct task *tasks, size_t count);
 /* Leases up to `max` tasks of the queue; answers when there is at least one, or at the deadline with
- * none. */
+ * none. With a receipt (or NULL), which is copied, one like it is committed with each lease; its
+ * body is the task's task_ref_write(). */
 struct engine_poll;
 MUST_CHECK status engine_poll(struct engine *engine, str tenant_id, str queue, str worker,
                               size_t max, int64_t lease_ms, int64_t deadline_us,
-                              engine_tasks_done done, void *context, struct engine_poll **out,
-                              struct error *err);
+                              const struct receipt *receipt, engine_tasks_done done, void *context,
+                              struct engine_poll **out, struct error *err);
 /* The poller went away: no answer comes. */
 void engine_poll_cancel(struct engine *engine, struct engine_poll *poll);
 /* Extends the lease. ST_CONFLICT LEASE_LOST: somebody else has the task, or it is over. */
 MUST_CHECK status engine_heartbeat(struct engine *engine, const struct task_ref *ref,
                                    int64_t lease_ms, int64_t *until_us, struct error *err);
+/* The task once more, as the poll gave it, while that lease holds: LEASE_LOST as above. */
+MUST_CHECK status engine_task_again(struct engine *engine, const struct task_ref *ref,
+                                    struct arena *arena, struct task *out, struct error *err);
 /* The worker's result. LEASE_LOST as above; a repeated answer of the same lease is ST_OK. `actor`
- * (or STR_NONE) stands in the step's event. */
+ * (or STR_NONE) stands in the step's event; the riders (or NULL) are committed with it. */
 void engine_task_done(struct engine *engine, const struct task_ref *ref, bool ok, str output,
-                      str code, str message, str actor, engine_done done, void *context);
+                      str code, str message, str actor, const struct append_rider *riders,
+                      engine_done done, void *context);
+/* One line of text for a task_ref, without its tenant, and back: false if it is none. What is read
+ * points into the text. */
+enum { TASK_REF_MAX = 2 * ID_BYTES_MAX + 80 };
+void task_ref_write(struct buf *out, const struct task_ref *ref);
+bool task_ref_read(str text, struct task_ref *out);
 
 /* How many runs are in memory, attempts under way, tasks waiting. */
 struct engine_stats {

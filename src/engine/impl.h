@@ -33,7 +33,7 @@ struct news { /* something that happened outside, on its way into a commit */
     uuid id;
     struct engine_poll *poll;
     int64_t lease_ms;
-    const struct append_rider *riders; /* the caller's, until `done`; or NULL */
+    const struct append_rider *riders; /* the caller's, until `done`; of a lease the batch's. Or NULL */
     bool rides;                        /* its events, and so its riders, are in the batch */
     engine_done done; /* or NULL */
     void *context;
@@ -106,6 +106,7 @@ struct engine_poll {
     engine_tasks_done done;
     void *context;
     bool gone;
+    const struct receipt *receipt; /* to be committed with each lease, or NULL */
     struct task *tasks;
     struct arena arena;
     struct engine_poll *all_next, **all_link;
@@ -160,6 +161,8 @@ void run_ensure_attempts(struct engine_run *r);
 void tasks_offer(struct engine_run *r, uint32_t step);
 void tasks_offer_freed(struct engine_run *r); /* those whose lease ran out */
 void tasks_leased(struct engine_run *r, struct news *n);
+/* Gives the news of a lease its rider, in the batch's arena, if the poll wants one. */
+MUST_CHECK status tasks_ride(struct engine_run *r, struct news *n, struct error *err);
 void tasks_forget(struct engine_run *r);
 void tasks_deadlines(struct engine *eng, int64_t now_us);
 int64_t tasks_next_deadline(const struct engine *eng);

@@ -38,7 +38,8 @@ static status begin_flow(struct loading *l, const struct event_record *rec, stru
                         "run \"%.*s\" was not started by an engine: its events come from elsewhere",
                         STR_ARG(r->run_id));
     if (!r->plan) {
-        l->plan_status = eng->ports.plan(eng->ports.context, &ref, &r->plan, &l->plan_error);
+        l->plan_status = eng->ports.plan(eng->ports.context, r->ids.tenant_id, &ref, &r->plan,
+                                         &l->plan_error);
         if (l->plan_status == ST_RETRY || l->plan_status == ST_LIMIT) {
             *err = l->plan_error;
             return l->plan_status;
@@ -383,7 +384,8 @@ static status prepare(struct engine_run *r, const struct start_request *q,
                             .plan_version = q->ref.plan_version};
     str parameters = STR_NONE;
     status st = copy_ids(r, &info, err);
-    if (st == ST_OK) st = eng->ports.plan(eng->ports.context, &q->ref, &r->plan, err);
+    if (st == ST_OK)
+        st = eng->ports.plan(eng->ports.context, r->ids.tenant_id, &q->ref, &r->plan, err);
     if (st != ST_OK) r->plan = NULL;
     if (st == ST_OK) st = check_plan(r, adapter, err);
     if (st == ST_OK) st = keep_warnings(r, err);

@@ -32,29 +32,51 @@ static str store_path(str folder, const uint8_t sha256[SHA256_LEN], struct arena
     return buf_str(&path);
 }
 
-static status read_folder(const struct plan_source *source, const struct plan_ref *ref,
-                          struct arena *arena, str *bytes, struct error *err) {
-    if (!source->plans_folder.ptr)
-        return error_at(err, ST_NOT_FOUND, "PLAN_NOT_FOUND", "", "plan \"%.*s\" is not kept here",
-                        STR_ARG(ref->uri));
-    struct error why = {0};
-    str path = store_path(source->plans_folder, ref->sha256, arena);
-    status st = file_read(path, PLAN_BYTES_MAX, arena, bytes, &why);
-    if (st == ST_OK) return ST_OK;
-    if (st == ST_LIMIT) return too_large(err);
-    const char *reason = st == ST_NOT_FOUND ? "PLAN_NOT_FOUND" : "PLAN_FETCH_FAILED";
-    return error_at(err, st, reason, "", "plan \"%.*s\": %s", STR_ARG(ref->uri), why.msg);
+static status not_kept(const struct plan_ref *ref, struct error *err) {
+    return error_at(err, ST_NOT_FOUND, "PLAN_NOT_FOUND", "", "plan \"%.*s\" is not kept here",
+                    STR_ARG(ref->uri));
 }
 
-/* The folder first: it costs no query. */
-static status read_local(const struct plan_source *source, const struct plan_ref *ref,
-                         struct arena *arena, str *bytes, struct error *err) {
-    status st = read_folder(source, ref, arena, bytes, err);
+static status file_failed(const struct plan_ref *ref, status st, const struct error *why,
+                          struct error *err) {
+    if (st == ST_LIMIT) return too_large(err);
+    if (st == ST_NOT_FOUND) return not_kept(ref, err);
+    return error_at(err, st, "PLAN_FETCH_FAILED", "", "plan \"%.*s\": %s", STR_ARG(ref->uri),
+                    why->msg);
+}
+
+status plan_source_file(const struct plan_ref *ref, str path, struct arena *arena, str *bytes,
+                        struct error *err) {
+    struct error why = {0};
+    status st = file_read(path, PLAN_BYTES_MAX, arena, bytes, &why);
+    return st == ST_OK ? ST_OK : file_failed(ref, st, &why, err);
+}
+
+static status look_in_folder(const struct plan_source *source, const struct plan_ref *ref,
+                             size_t here_max, struct arena *arena, struct plan_local *out,
+                             struct error *err) {
+    if (!source->plans_folder.ptr) return not_kept(ref, err);
+    struct error why = {0};
+    str path = store_path(source->plans_folder, ref->sha256, arena);
+    str bytes = STR_NONE;
+    status st = file_read(path, here_max, arena, &bytes, &why);
+    if (st == ST_LIMIT && here_max < PLAN_BYTES_MAX) st = ST_OK; /* it is there, and large */
+    if (st != ST_OK) return file_failed(ref, st, &why, err);
+    *out = (struct plan_local){path, bytes, true};
+    return ST_OK;
+}
+
+status plan_source_local(const struct plan_source *source, str tenant_id,
+                         const struct plan_ref *ref, size_t here_max, struct arena *arena,
+                         struct plan_local *out, struct error *err) {
+    status st = look_in_folder(source, ref, here_max, arena, out, err);
     if (st != ST_NOT_FOUND || !source->stored) return st;
     struct error why = {0};
-    status found = source->stored(source->stored_context, ref->sha256, arena, bytes, &why);
-    if (found == ST_OK || found == ST_NOT_FOUND) return found; /* the folder's error tells enough */
-    return error_at(err, found, "PLAN_FETCH_FAILED", "", "plan \"%.*s\": %s", STR_ARG(ref->uri),
+    str bytes = STR_NONE;
+    st = source->stored(source->stored_context, tenant_id, ref->sha256, arena, &bytes, &why);
+    if (st == ST_OK) *out = (struct plan_local){.bytes = bytes};
+    if (st == ST_OK || st == ST_NOT_FOUND) return st; /* the folder's error tells enough */
+    return error_at(err, st, "PLAN_FETCH_FAILED", "", "plan \"%.*s\": %s", STR_ARG(ref->uri),
                     why.msg);
 }
 
@@ -237,18 +259,26 @@ status plan_source_ask(const struct plan_source *source, const struct plan_ref *
     return ST_OK;
 }
 
-status plan_source_fetch(const struct plan_source *source, const struct plan_ref *ref,
-                         int64_t now_us, struct arena *arena, struct plan **out,
-                         struct error *err) {
+static status get_bytes(const struct plan_source *source, str tenant_id, const struct plan_ref *ref,
+                        int64_t now_us, struct arena *arena, struct plan_local *out,
+                        struct error *err) {
     struct plan_request ask = {0};
+    status st = plan_source_ask(source, ref, now_us, arena, &ask, err);
+    if (st != ST_OK) return st;
+    if (ask.local)
+        return plan_source_local(source, tenant_id, ref, PLAN_BYTES_MAX, arena, out, err);
+    return fetch_remote(source, ref, &ask, arena, &out->bytes, err);
+}
+
+status plan_source_fetch(const struct plan_source *source, str tenant_id,
+                         const struct plan_ref *ref, int64_t now_us, struct arena *arena,
+                         bool *open, struct plan **out, struct error *err) {
+    struct plan_local came = {0};
     struct arena scratch; /* the bytes as they came; plan_parse() keeps its own */
     arena_init(&scratch, 4096, SCRATCH_BYTES_MAX);
-    str bytes = STR_NONE;
-    status st = plan_source_ask(source, ref, now_us, &scratch, &ask, err);
-    if (st == ST_OK)
-        st = ask.local ? read_local(source, ref, &scratch, &bytes, err)
-                       : fetch_remote(source, ref, &ask, &scratch, &bytes, err);
-    if (st == ST_OK) st = plan_source_read(ref, bytes, arena, out, err);
+    status st = get_bytes(source, tenant_id, ref, now_us, &scratch, &came, err);
+    if (st == ST_OK) st = plan_source_read(ref, came.bytes, arena, out, err);
+    if (st == ST_OK && open) *open = came.open;
     arena_release(&scratch);
     return st;
 }

@@ -24,13 +24,14 @@ enum {
 typedef status (*plan_fetcher)(const struct client_request *request, struct arena *arena,
                                struct client_response *out, struct error *err);
 
-/* A plan that is kept elsewhere, by its hash: ST_NOT_FOUND if it is not. On the caller's thread. */
-typedef status (*plan_stored)(void *context, const uint8_t sha256[SHA256_LEN], struct arena *arena,
-                              str *bytes, struct error *err);
+/* A plan that is kept elsewhere for a tenant, by its hash: ST_NOT_FOUND if it is not, and if only
+ * others have it. On the caller's thread. */
+typedef status (*plan_stored)(void *context, str tenant_id, const uint8_t sha256[SHA256_LEN],
+                              struct arena *arena, str *bytes, struct error *err);
 
 /* Where plans come from. Borrows what it points to; never changed once it is in use. */
 struct plan_source {
-    str plans_folder;          /* the local store; STR_NONE: there is none */
+    str plans_folder;          /* the operator's plans, for every tenant; STR_NONE: there is none */
     const struct guard *guard; /* NULL: no URI is allowed */
     const struct plan_endpoint *endpoints;
     size_t endpoint_count;
@@ -41,24 +42,25 @@ struct plan_source {
     void *stored_context;
 };
 
-/* Fetches, verifies and parses; *out lives in the arena. Reasons, in the order of the checks:
+/* Fetches for that tenant, verifies and parses; *out lives in the arena. *open (may be NULL): it
+ * comes from the folder, so every tenant may have it. Reasons, in the order of the checks:
  * PLAN_SCHEMA_VERSION_UNSUPPORTED, PLAN_REF_EXPIRED, PLAN_URI_NOT_ALLOWED (also when the host turns
  * out to have a forbidden address), PLAN_NOT_FOUND (local store), PLAN_FETCH_FAILED,
  * PLAN_TOO_LARGE, PLAN_SIZE_MISMATCH, PLAN_INTEGRITY_VALIDATION_FAILED (logged with both hashes;
  * the caller raises the alert), those of plan_parse(), PLAN_SCHEMA_VERSION_MISMATCH,
  * PLAN_ID_MISMATCH. ST_RETRY: the same call may work later. */
-MUST_CHECK status plan_source_fetch(const struct plan_source *source, const struct plan_ref *ref,
-                                    int64_t now_us, struct arena *arena, struct plan **out,
-                                    struct error *err);
+MUST_CHECK status plan_source_fetch(const struct plan_source *source, str tenant_id,
+                                    const struct plan_ref *ref, int64_t now_us, struct arena *arena,
+                                    bool *open, struct plan **out, struct error *err);
 
-/* The same in three parts, for those who must not wait for the network: ask, fetch request.request
- * by other means, judge what came. */
+/* The same in parts, for those who must not wait: ask; fetch request.request by other means and
+ * judge what came, or find the local plan; read it. */
 struct plan_door { /* what the request's may_connect() needs to know */
     const struct guard *guard;
     bool exact;
 };
 struct plan_request {
-    bool local; /* no request: plan_source_fetch() waits for nobody */
+    bool local; /* no request: see plan_source_local() */
     struct client_request request;
     struct plan_door door; /* request.context is this one: *out must stay where it is */
 };
@@ -74,7 +76,18 @@ MUST_CHECK status plan_source_ask(const struct plan_source *source, const struct
 MUST_CHECK status plan_source_judge(const struct plan_ref *ref, status st,
                                     const struct client_response *response, const struct error *why,
                                     str *bytes, struct error *err);
-/* Every check that comes after it. */
+struct plan_local {
+    str path, bytes; /* of bytes STR_NONE: they are in the file `path` */
+    bool open;       /* from the folder: every tenant may have it */
+};
+/* A local plan: the folder first, which costs no query. A file of more than `here_max` bytes is not
+ * read here: plan_source_file() does it. *out lives in the arena. */
+MUST_CHECK status plan_source_local(const struct plan_source *source, str tenant_id,
+                                    const struct plan_ref *ref, size_t here_max,
+                                    struct arena *arena, struct plan_local *out, struct error *err);
+MUST_CHECK status plan_source_file(const struct plan_ref *ref, str path, struct arena *arena,
+                                   str *bytes, struct error *err);
+/* Every check that comes after the fetch. */
 MUST_CHECK status plan_source_read(const struct plan_ref *ref, str bytes, struct arena *arena,
                                    struct plan **out, struct error *err);
 

@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/limits.h"
 #include "engine/impl.h"
+#include "ledger/access.h"
 
 static status no_memory(struct error *err) {
     return error_set(err, ST_RETRY, "engine: out of memory");
@@ -160,24 +161,25 @@ void tasks_offer_freed(struct engine_run *r) {
     }
 }
 
-static status fill_task(struct engine_run *r, const struct news *n, struct engine_poll *p,
-                        struct task *t, struct error *err) {
-    const struct plan_step *step = &r->plan->steps[n->step];
+static status fill_task(struct engine_run *r, uint32_t index, struct arena *arena, struct task *t,
+                        struct error *err) {
+    const struct plan_step *step = &r->plan->steps[index];
+    const struct flow_step *now = &r->flow.steps[index];
     yyjson_val *root = NULL;
     str body = STR_NONE;
     struct json_limits limits = {LIQUID_OUTPUT_MAX, JSON_DEPTH_MAX};
-    status st = flow_render(&r->flow, n->step, &p->arena, &body, err);
-    if (st == ST_OK) st = json_parse(body, limits, &p->arena, &root, err);
+    status st = flow_render(&r->flow, index, arena, &body, err);
+    if (st == ST_OK) st = json_parse(body, limits, arena, &root, err);
     if (st != ST_OK) return st;
     yyjson_val *input = json_member(root, "input");
-    *t = (struct task){.ref = {.attempt = n->attempt, .lease = n->lease},
-                       .input = input ? json_text(input, &p->arena) : STR("null"),
-                       .lease_until_us = r->flow.steps[n->step].lease_us,
+    *t = (struct task){.ref = {.attempt = now->attempt, .lease = (int64_t)now->leases},
+                       .input = input ? json_text(input, arena) : STR("null"),
+                       .lease_until_us = now->lease_us,
                        .correlation = r->correlation};
-    bool ok = t->input.ptr && arena_try_str(&p->arena, r->run_id, &t->ref.run_id) &&
-              arena_try_str(&p->arena, step->id, &t->ref.step_id) &&
-              arena_try_str(&p->arena, r->ids.tenant_id, &t->tenant_id) &&
-              arena_try_str(&p->arena, step->queue, &t->queue);
+    bool ok = t->input.ptr && arena_try_str(arena, r->run_id, &t->ref.run_id) &&
+              arena_try_str(arena, step->id, &t->ref.step_id) &&
+              arena_try_str(arena, r->ids.tenant_id, &t->tenant_id) &&
+              arena_try_str(arena, step->queue, &t->queue);
     t->ref.tenant_id = t->tenant_id;
     return ok ? ST_OK : no_memory(err);
 }
@@ -199,10 +201,11 @@ void tasks_leased(struct engine_run *r, struct news *n) {
     struct engine *eng = r->eng;
     struct error err = {0};
     p->pending--;
-    bool leased = n->verdict == ST_OK && r->flow.steps[n->step].phase == FLOW_OPEN &&
-                  (int64_t)r->flow.steps[n->step].leases == n->lease;
+    const struct flow_step *s = &r->flow.steps[n->step];
+    bool leased = n->verdict == ST_OK && s->phase == FLOW_OPEN && s->attempt == n->attempt &&
+                  (int64_t)s->leases == n->lease;
     if (leased) {
-        status st = fill_task(r, n, p, &p->tasks[p->leased], &err);
+        status st = fill_task(r, n->step, &p->arena, &p->tasks[p->leased], &err);
         if (st == ST_OK) p->leased++;
         else fail_task(r, n, &err);
     }
@@ -222,9 +225,42 @@ static status check_lease(int64_t lease_ms, struct error *err) {
                     "a lease must have 1 to %d milliseconds", LEASE_MS_MAX);
 }
 
+/* The poll's own: a lease may be committed when whoever polled is gone. */
+static bool keep_receipt(struct engine_poll *p, const struct receipt *receipt) {
+    if (!receipt) return true;
+    struct receipt *copy = arena_try(&p->arena, sizeof(*copy));
+    if (!copy) return false;
+    *copy = *receipt;
+    copy->body = copy->location = STR_NONE;
+    p->receipt = copy;
+    return arena_try_str(&p->arena, receipt->scope, &copy->scope) &&
+           arena_try_str(&p->arena, receipt->key, &copy->key);
+}
+
+status tasks_ride(struct engine_run *r, struct news *n, struct error *err) {
+    struct task_ref ref = {.run_id = r->run_id,
+                           .step_id = r->plan->steps[n->step].id,
+                           .attempt = n->attempt,
+                           .lease = n->lease};
+    char text[TASK_REF_MAX];
+    struct buf body;
+    struct receipt *receipt = arena_try(&r->batch_arena, sizeof(*receipt));
+    struct append_rider *rider = arena_try(&r->batch_arena, sizeof(*rider));
+    buf_init_fixed(&body, text, sizeof(text));
+    task_ref_write(&body, &ref);
+    ASSERT(!body.full);
+    if (!receipt || !rider) return no_memory(err);
+    *receipt = *n->poll->receipt;
+    if (!arena_try_str(&r->batch_arena, buf_str(&body), &receipt->body)) return no_memory(err);
+    *rider = (struct append_rider){.receipt = receipt};
+    n->riders = rider;
+    return ST_OK;
+}
+
 status engine_poll(struct engine *eng, str tenant_id, str queue, str worker, size_t max,
-                   int64_t lease_ms, int64_t deadline_us, engine_tasks_done done, void *context,
-                   struct engine_poll **out, struct error *err) {
+                   int64_t lease_ms, int64_t deadline_us, const struct receipt *receipt,
+                   engine_tasks_done done, void *context, struct engine_poll **out,
+                   struct error *err) {
     if (max < 1 || max > POLL_TASKS_MAX)
         return error_at(err, ST_INVALID, "POLL_INVALID", "/max", "max must be 1 to %d",
                         POLL_TASKS_MAX);
@@ -252,7 +288,7 @@ status engine_poll(struct engine *eng, str tenant_id, str queue, str worker, siz
                               .context = context,
                               .arena = p->arena};
     p->tasks = arena_try(&p->arena, max * sizeof(*p->tasks));
-    if (!p->tasks || !arena_try_str(&p->arena, worker, &p->worker)) {
+    if (!p->tasks || !arena_try_str(&p->arena, worker, &p->worker) || !keep_receipt(p, receipt)) {
         arena_release(&p->arena);
         mem_free(p);
         return no_memory(err);
@@ -324,18 +360,36 @@ static status find_task(struct engine *eng, const struct task_ref *ref, struct e
     return ST_OK;
 }
 
+/* A worker has it, with this very lease. */
+static status find_held(struct engine *eng, const struct task_ref *ref, struct engine_run **run,
+                        uint32_t *step, struct error *err) {
+    status st = find_task(eng, ref, run, step, err);
+    if (st != ST_OK) return st;
+    const struct flow_step *s = &(*run)->flow.steps[*step];
+    if (s->phase != FLOW_OPEN || s->attempt != ref->attempt || (int64_t)s->leases != ref->lease ||
+        s->lease_us == 0)
+        return error_at(err, ST_CONFLICT, "LEASE_LOST", "",
+                        "this lease is over: another has the task, or it is finished");
+    return ST_OK;
+}
+
+status engine_task_again(struct engine *eng, const struct task_ref *ref, struct arena *arena,
+                         struct task *out, struct error *err) {
+    struct engine_run *r = NULL;
+    uint32_t step = 0;
+    status st = find_held(eng, ref, &r, &step, err);
+    if (st == ST_OK && flow_task_is_free(&r->flow, step, eng->ports.now_us(eng->ports.context)))
+        st = error_at(err, ST_CONFLICT, "LEASE_LOST", "", "this lease has run out");
+    return st == ST_OK ? fill_task(r, step, arena, out, err) : st;
+}
+
 status engine_heartbeat(struct engine *eng, const struct task_ref *ref, int64_t lease_ms,
                         int64_t *until_us, struct error *err) {
     struct engine_run *r = NULL;
     uint32_t step = 0;
     status st = check_lease(lease_ms, err);
-    if (st == ST_OK) st = find_task(eng, ref, &r, &step, err);
+    if (st == ST_OK) st = find_held(eng, ref, &r, &step, err);
     if (st != ST_OK) return st;
-    const struct flow_step *s = &r->flow.steps[step];
-    if (s->phase != FLOW_OPEN || s->attempt != ref->attempt || (int64_t)s->leases != ref->lease ||
-        s->lease_us == 0)
-        return error_at(err, ST_CONFLICT, "LEASE_LOST", "",
-                        "this lease is over: another has the task, or it is finished");
     *until_us = eng->ports.now_us(eng->ports.context) + lease_ms * 1000;
     st = flow_extend_lease(&r->flow, step, *until_us, err);
     if (st == ST_OK) run_timer(r, flow_due(&r->flow));
@@ -343,7 +397,8 @@ status engine_heartbeat(struct engine *eng, const struct task_ref *ref, int64_t 
 }
 
 void engine_task_done(struct engine *eng, const struct task_ref *ref, bool ok, str output, str code,
-                      str message, str actor, engine_done done, void *context) {
+                      str message, str actor, const struct append_rider *riders, engine_done done,
+                      void *context) {
     struct engine_run *r = NULL;
     struct error err = {0};
     uint32_t step = 0;
@@ -363,6 +418,7 @@ void engine_task_done(struct engine *eng, const struct task_ref *ref, bool ok, s
     n->attempt = ref->attempt;
     n->lease = ref->lease;
     n->ok = ok;
+    n->riders = riders;
     n->done = done;
     n->context = context;
     run_push(r, n);

@@ -6,9 +6,12 @@
 
 /* ---- receipts ---- */
 
+/* All but scope and key. */
 static status read_receipt(struct db_stmt *q, struct arena *arena, struct receipt *out,
                            struct error *err) {
-    struct receipt r = {.http_status = (int)db_int(q, 1), .created_us = db_int(q, 4)};
+    struct receipt r = *out;
+    r.http_status = (int)db_int(q, 1);
+    r.created_us = db_int(q, 4);
     str fingerprint = db_blob(q, 0);
     if (fingerprint.len != SHA256_LEN)
         return error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "",
@@ -21,31 +24,49 @@ static status read_receipt(struct db_stmt *q, struct arena *arena, struct receip
     return ST_OK;
 }
 
-status receipt_find(struct ledger *l, str scope, str key, struct arena *arena, struct receipt *out,
-                    struct error *err) {
+status receipt_list(struct ledger *l, str scope, str key, size_t limit, struct arena *arena,
+                    struct receipt **out, size_t *count, struct error *err) {
     struct db_stmt *q = NULL;
     struct receipt found = {0};
+    struct receipt *list = arena_try(arena, (limit > 0 ? limit : 1) * sizeof(*list));
+    size_t n = 0;
     bool row = false;
+    if (!list || !arena_try_str(arena, scope, &found.scope) ||
+        !arena_try_str(arena, key, &found.key))
+        return ledger_no_memory(err);
     status st = db_prepare(l->db,
                            "SELECT fingerprint, http_status, body, location, created_us"
                            " FROM api_receipt WHERE tag = $1 AND scope = $2 AND key = $3"
-                           " AND created_us > $4 ORDER BY receipt_no LIMIT 1",
+                           " AND created_us > $4 ORDER BY receipt_no LIMIT $5",
                            &q, err);
     if (st != ST_OK) return st;
     db_bind_int(q, 1, receipt_tag(l, scope, key));
     db_bind_blob(q, 2, scope.ptr ? scope : STR(""));
     db_bind_blob(q, 3, key.ptr ? key : STR(""));
     db_bind_int(q, 4, ledger_now_us(l) - RECEIPT_KEEP_US);
-    st = db_step(q, &row, err);
-    if (st == ST_OK && row)
-        st = read_receipt(q, arena, &found, err);
-    else if (st == ST_OK)
-        st = error_set(err, ST_NOT_FOUND, "there is no receipt for this key");
+    db_bind_int(q, 5, (int64_t)limit);
+    while (n < limit && (st = db_step(q, &row, err)) == ST_OK && row) {
+        list[n].scope = found.scope;
+        list[n].key = found.key;
+        st = read_receipt(q, arena, &list[n], err);
+        if (st != ST_OK) break;
+        n++;
+    }
     db_reset(q);
-    if (st == ST_OK &&
-        (!arena_try_str(arena, scope, &found.scope) || !arena_try_str(arena, key, &found.key)))
-        st = ledger_no_memory(err);
-    if (st == ST_OK) *out = found;
+    if (st != ST_OK) return st;
+    *out = list;
+    *count = n;
+    return ST_OK;
+}
+
+status receipt_find(struct ledger *l, str scope, str key, struct arena *arena, struct receipt *out,
+                    struct error *err) {
+    struct receipt *found = NULL;
+    size_t count = 0;
+    status st = receipt_list(l, scope, key, 1, arena, &found, &count, err);
+    if (st == ST_OK && count == 0)
+        st = error_set(err, ST_NOT_FOUND, "there is no receipt for this key");
+    if (st == ST_OK) *out = found[0];
     return st;
 }
 
@@ -175,7 +196,8 @@ status access_plan_put(struct ledger *l, str tenant_id, const uint8_t sha256[SHA
     return st;
 }
 
-status access_plan_get(struct ledger *l, str tenant_id, const uint8_t sha256[SHA256_LEN],
+/* tenant_id STR_NONE: any. */
+static status plan_get(struct ledger *l, str tenant_id, const uint8_t sha256[SHA256_LEN],
                        struct arena *arena, str *bytes, struct error *err) {
     struct db_stmt *q = NULL;
     bool row = false;
@@ -197,4 +219,15 @@ status access_plan_get(struct ledger *l, str tenant_id, const uint8_t sha256[SHA
     }
     db_reset(q);
     return st;
+}
+
+status access_plan_get(struct ledger *l, str tenant_id, const uint8_t sha256[SHA256_LEN],
+                       struct arena *arena, str *bytes, struct error *err) {
+    ASSERT(tenant_id.ptr);
+    return plan_get(l, tenant_id, sha256, arena, bytes, err);
+}
+
+status access_plan_get_any(struct ledger *l, const uint8_t sha256[SHA256_LEN], struct arena *arena,
+                           str *bytes, struct error *err) {
+    return plan_get(l, STR_NONE, sha256, arena, bytes, err);
 }

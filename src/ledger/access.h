@@ -29,7 +29,7 @@ enum {
 struct receipt {                     /* of a request with an Idempotency-Key */
     str scope;                       /* who asked: the principal's name */
     str key;                         /* as sent */
-    uint8_t fingerprint[SHA256_LEN]; /* of method, target and body: another request is refused */
+    uint8_t fingerprint[SHA256_LEN]; /* of method, target, type and body: another is refused */
     int http_status;
     str body;     /* the answer, to be repeated; STR_NONE: the request is carried out again, for its
                      effect is idempotent by itself */
@@ -59,6 +59,11 @@ MUST_CHECK status access_ride(struct ledger *ledger, const struct append_rider *
 /* ST_NOT_FOUND without one, or with one that is older than RECEIPT_KEEP_US. */
 MUST_CHECK status receipt_find(struct ledger *reader, str scope, str key, struct arena *arena,
                                struct receipt *out, struct error *err);
+/* All of them, oldest first: a request may leave one for each part of what it did. At most `limit`.
+ */
+MUST_CHECK status receipt_list(struct ledger *reader, str scope, str key, size_t limit,
+                               struct arena *arena, struct receipt **out, size_t *count,
+                               struct error *err);
 /* Forgets receipts that are too old, at most `limit`; *more when there are others. */
 MUST_CHECK status receipt_sweep(struct ledger *ledger, size_t limit, bool *more, struct error *err);
 
@@ -108,7 +113,10 @@ MUST_CHECK status access_plan_put(struct ledger *ledger, str tenant_id,
                                   const uint8_t sha256[SHA256_LEN], str bytes,
                                   const struct append_rider *riders, bool *existed,
                                   struct error *err);
-/* tenant_id STR_NONE: whoever put it. ST_NOT_FOUND with PLAN_NOT_FOUND. */
+/* What that tenant put. ST_NOT_FOUND with PLAN_NOT_FOUND, also if only others did. */
 MUST_CHECK status access_plan_get(struct ledger *reader, str tenant_id,
                                   const uint8_t sha256[SHA256_LEN], struct arena *arena, str *bytes,
                                   struct error *err);
+/* Whoever put it: for callers who may see every tenant. */
+MUST_CHECK status access_plan_get_any(struct ledger *reader, const uint8_t sha256[SHA256_LEN],
+                                      struct arena *arena, str *bytes, struct error *err);

@@ -411,6 +411,15 @@ static status check_identity(const struct run_entry *entry, const struct event *
     return ST_OK;
 }
 
+/* The engine reports what it does, and nobody else: a run that was cancelled by an event from
+ * outside would go on in its node. */
+static status check_owner(const struct append_request *req, const struct run_entry *entry,
+                          const struct event *e, struct error *why) {
+    if (!req->outside || !entry->leased || e->type == EVENT_UNKNOWN) return ST_OK;
+    return error_at(why, ST_CONFLICT, "RUN_ENGINE_OWNED", "/runId",
+                    "an engine carries this run out and appends its events: send it a signal");
+}
+
 /* ST_OK: the item was accepted, found as a duplicate, or refused (res->code). Anything else ends
  * the group. */
 static status process(struct group *g, struct append_request *req, size_t index,
@@ -431,7 +440,8 @@ static status process(struct group *g, struct append_request *req, size_t index,
         bool dup = false;
         st = check_duplicate(g, entry, e, res, &dup, &why, err);
         if (st != ST_OK || dup) return st;
-        if (why.code != ST_OK || check_identity(entry, e, &why) != ST_OK)
+        if (why.code != ST_OK || check_identity(entry, e, &why) != ST_OK ||
+            check_owner(req, entry, e, &why) != ST_OK)
             return refuse(req, res, &why);
     }
     int64_t cause_seq = 0;
@@ -531,7 +541,10 @@ static status process_items(struct group *g, struct append_request *req, struct 
         if (st != ST_OK) return st;
     }
     if (!req->claim || g->count == rows_before) return ST_OK; /* all duplicates: it was done then */
-    return claim_queue(g->l, req->claim, g->rows[rows_before].row.run_no, err);
+    struct group_row *first = &g->rows[rows_before];
+    if (req->claim->act == CLAIM_OPEN) first->entry->leased = true;
+    if (req->claim->act == CLAIM_CLOSE) first->entry->leased = false;
+    return claim_queue(g->l, req->claim, first->row.run_no, err);
 }
 
 static status process_request(struct group *g, struct append_request *req, struct error *err) {

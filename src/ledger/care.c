@@ -47,8 +47,8 @@ status checkpoint_insert(struct ledger *l, const struct checkpoint *c, int64_t c
 }
 
 /* The event that records checkpoint number `index`. */
-static status checkpoint_event(const struct run_info *info, int64_t index, struct arena *arena,
-                               struct event *e, struct error *err) {
+static status checkpoint_event(const struct run_info *info, int64_t index, uuid event_id,
+                               struct arena *arena, struct event *e, struct error *err) {
     char text[64];
     struct buf payload;
     buf_init_fixed(&payload, text, sizeof(text));
@@ -63,7 +63,7 @@ static status checkpoint_event(const struct run_info *info, int64_t index, struc
                         .plan_id = info->plan_id,
                         .plan_version = info->plan_version,
                         .logical_attempt = index,
-                        .event_id = uuid_v4(),
+                        .event_id = event_id,
                         .emitted_ns = clock_wall_us() * 1000,
                         .emitted_digits = 6};
     e->engine_attempt = info->head.engine_attempt > 0 ? info->head.engine_attempt : 1;
@@ -72,8 +72,9 @@ static status checkpoint_event(const struct run_info *info, int64_t index, struc
     return ST_OK;
 }
 
-status ledger_checkpoint(struct ledger *l, str run_id, struct append_result *result,
-                         struct arena *arena, struct error *err) {
+status ledger_checkpoint_as(struct ledger *l, str run_id, uuid event_id,
+                            const struct append_rider *riders, struct append_result *result,
+                            struct arena *arena, struct error *err) {
     struct run_info info;
     struct run run;
     struct checkpoint c = {0};
@@ -83,7 +84,7 @@ status ledger_checkpoint(struct ledger *l, str run_id, struct append_result *res
     status st = ledger_find_run(l, run_id, arena, &info, err);
     if (st == ST_OK) st = ledger_replay(l, run_id, 0, true, arena, &run, NULL, err);
     if (st == ST_OK) st = next_checkpoint(l, info.run_no, &c.index, err);
-    if (st == ST_OK) st = checkpoint_event(&info, c.index, arena, &item.event, err);
+    if (st == ST_OK) st = checkpoint_event(&info, c.index, event_id, arena, &item.event, err);
     if (st == ST_OK) {
         run_state_json(&run, &data);
         if (data.full) st = error_set(err, ST_RETRY, "ledger: out of memory for a checkpoint");
@@ -92,7 +93,8 @@ status ledger_checkpoint(struct ledger *l, str run_id, struct append_result *res
         c.run_no = info.run_no;
         c.seq = run.head.last_seq;
         c.data = buf_str(&data);
-        struct append_request req = {.items = &item, .count = 1, .results = result, .arena = arena};
+        struct append_request req = {
+            .items = &item, .count = 1, .results = result, .arena = arena, .riders = riders};
         struct append_request *reqs[] = {&req};
         l->checkpoint = &c; /* goes into the same transaction, if the event does */
         st = ledger_append(l, reqs, 1, err);
@@ -104,6 +106,11 @@ status ledger_checkpoint(struct ledger *l, str run_id, struct append_result *res
     }
     buf_release(&data);
     return st;
+}
+
+status ledger_checkpoint(struct ledger *l, str run_id, struct append_result *result,
+                         struct arena *arena, struct error *err) {
+    return ledger_checkpoint_as(l, run_id, uuid_v4(), NULL, result, arena, err);
 }
 
 /* ---- statistics ---- */
@@ -139,12 +146,13 @@ status ledger_stats(struct ledger *l, struct ledger_stats *out, struct error *er
 
 /* ---- backup ---- */
 
-static status verify_copy(str path, struct error *err) {
+static status verify_copy(str path, const atomic_bool *stop, struct error *err) {
     struct ledger *copy = NULL;
     struct arena arena;
     struct verify_report report = {0};
     arena_init(&arena, 4096, (size_t)64 * 1024 * 1024);
     status st = ledger_open_reader(path, &copy, err);
+    if (st == ST_OK) ledger_stop_on(copy, stop);
     if (st == ST_OK) st = ledger_verify(copy, true, NULL, NULL, &arena, &report, err);
     if (st == ST_OK && report.damaged)
         st = error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "", "the copy is damaged: %.300s",
@@ -176,7 +184,7 @@ status ledger_backup(struct ledger *l, str path, struct error *err) {
     int n = snprintf(part, sizeof(part), "%.*s.part-%08x", STR_ARG(path), random);
     if (n < 0 || (size_t)n >= sizeof(part)) return error_set(err, ST_LIMIT, "the path is too long");
     status st = db_backup(l->db, str_c(part), err);
-    if (st == ST_OK) st = verify_copy(str_c(part), err);
+    if (st == ST_OK) st = verify_copy(str_c(part), l->stop, err);
     if (st == ST_OK && path_exists(path)) {
         st =
             error_at(err, ST_CONFLICT, "FILE_EXISTS", "", "\"%.*s\" exists already", STR_ARG(path));

@@ -46,6 +46,7 @@ struct run_entry {
     char correlation[UUID_TEXT_LEN], signal[UUID_TEXT_LEN];
     bool has_signal;
     bool stored; /* has its rows in ledger_run and state_run */
+    bool leased; /* a node carries it out: has its row in lease_run */
     struct state_row stored_state;
     uint32_t stored_steps; /* steps with a smaller index have their rows */
     size_t bytes;          /* as the cache counts them */
@@ -102,6 +103,7 @@ struct checkpoint {
 
 struct ledger {
     struct db *db;
+    const atomic_bool *stop; /* ledger_stop_on(); or NULL */
     bool writer;
     ledger_connect connect;
     void *connect_context;

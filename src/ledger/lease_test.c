@@ -40,8 +40,8 @@ static struct event make_event(const char *type, const char *run) {
     return e;
 }
 
-static struct append_result put(struct bench *b, const char *type, const char *run,
-                                const struct run_claim *claim) {
+static struct append_result put_by(struct bench *b, const char *type, const char *run,
+                                   const struct run_claim *claim, bool outside) {
     struct append_item item = {.event = make_event(type, run)};
     struct append_result result = {0};
     struct append_request request = {.items = &item,
@@ -49,11 +49,17 @@ static struct append_result put(struct bench *b, const char *type, const char *r
                                      .atomic = true,
                                      .results = &result,
                                      .arena = &b->arena,
-                                     .claim = claim};
+                                     .claim = claim,
+                                     .outside = outside};
     struct append_request *requests[] = {&request};
     struct error err = {0};
     CHECK(ledger_append(b->ledger, requests, 1, &err) == ST_OK, "%s", err.msg);
     return result;
+}
+
+static struct append_result put(struct bench *b, const char *type, const char *run,
+                                const struct run_claim *claim) {
+    return put_by(b, type, run, claim, false);
 }
 
 static size_t due(struct bench *b, int64_t node, int64_t from, int64_t to) {
@@ -101,6 +107,36 @@ TEST_DB(lease_claims_travel_with_their_events) {
     close_bench(&b);
 }
 
+static void check_owned(struct bench *b, const char *type, const char *run) {
+    struct append_result r = put_by(b, type, run, NULL, true);
+    CHECK(r.code == ST_CONFLICT && strcmp(r.err->reason, "RUN_ENGINE_OWNED") == 0, "%s: %s", type,
+          r.err ? r.err->msg : "taken");
+}
+
+/* What a node carries out, nobody else can change by an event; nor once the ledger was reopened. */
+TEST_DB(lease_keeps_producers_out) {
+    struct bench b = open_bench(url);
+    struct error err = {0};
+    struct lease me = {0};
+    CHECK(lease_take(b.ledger, STR("me"), 60000, &me, &err) == ST_OK, "%s", err.msg);
+    struct run_claim c = claim(&me, CLAIM_OPEN, 0);
+    CHECK(put(&b, "RunStarted", "r1", &c).code == ST_OK);
+    check_owned(&b, "RunCancelled", "r1");
+    CHECK(put_by(&b, "RunStarted", "r1", NULL, true).duplicate); /* it is there: no harm */
+    CHECK(put_by(&b, "RunMeasured", "r1", NULL, true).code ==
+          ST_OK); /* says nothing of its state */
+    CHECK(put_by(&b, "RunStarted", "r2", NULL, true).code == ST_OK);
+    CHECK(put_by(&b, "RunCancelled", "r2", NULL, true).code == ST_OK); /* nobody's */
+    close_bench(&b);
+    b = open_bench(url);
+    check_owned(&b, "RunPaused", "r1");
+    c = claim(&me, CLAIM_CLOSE, 0);
+    CHECK(put(&b, "RunCompleted", "r1", &c).code == ST_OK);
+    struct append_result late = put_by(&b, "RunCancelled", "r1", NULL, true);
+    CHECK(late.code == ST_CONFLICT && strcmp(late.err->reason, "INVALID_TRANSITION") == 0);
+    close_bench(&b);
+}
+
 /* A node whose epoch has moved on can change nothing. */
 TEST_DB(lease_fences_the_node_that_lost_it) {
     struct bench b = open_bench(url);
@@ -111,7 +147,7 @@ TEST_DB(lease_fences_the_node_that_lost_it) {
     struct run_claim c = claim(&old, CLAIM_OPEN, 0);
     CHECK(put(&b, "RunStarted", "r1", &c).code == ST_OK);
     CHECK(lease_take(b.ledger, STR("me"), 60000, &new, &err) == ST_OK, "%s", err.msg);
-    CHECK(new.node_no == old.node_no && new.epoch == old.epoch + 1);
+    CHECK(new.node_no == old.node_no &&new.epoch == old.epoch + 1);
     c = claim(&old, CLAIM_NONE, 0);
     struct append_result r = put(&b, "RunPaused", "r1", &c);
     CHECK(r.code == ST_CONFLICT && strcmp(r.err->reason, "LEASE_LOST") == 0);
@@ -155,7 +191,7 @@ TEST_DB(lease_is_poked_by_those_who_do_not_hold_it) {
     CHECK(put(&b, "RunStarted", "r1", &c).code == ST_OK);
     struct run_claim poke = {.act = CLAIM_POKE};
     CHECK(put(&b, "RunPaused", "r1", &poke).code == ST_OK);
-    CHECK(due(&b, me.node_no, 0, 0) == 1); /* a restart would find it */
+    CHECK(due(&b, me.node_no, 0, 0) == 1);   /* a restart would find it */
     c = claim(&me, CLAIM_MOVE, CLAIM_NEVER); /* a commit of ours that knew nothing of the poke */
     CHECK(put(&b, "RunResumed", "r1", &c).code == ST_OK);
     CHECK(lease_poked(b.ledger, &me, 9, &b.arena, &runs, &err) == ST_OK && runs.count == 1);
@@ -164,7 +200,8 @@ TEST_DB(lease_is_poked_by_those_who_do_not_hold_it) {
     close_bench(&b);
 }
 
-/* On PostgreSQL a name belongs to one process at a time; on SQLite the folder's lock sees to that. */
+/* On PostgreSQL a name belongs to one process at a time; on SQLite the folder's lock sees to that.
+ */
 TEST(lease_names_are_exclusive_on_postgres) {
     str url = test_db_url("postgres");
     if (!url.ptr) test_skip("no PostgreSQL server");

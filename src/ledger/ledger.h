@@ -103,12 +103,16 @@ struct append_rider {
     const struct append_rider *next;
     const struct receipt *receipt;   /* or NULL */
     const struct audit_entry *audit; /* or NULL */
+    bool *rode; /* or NULL: of riders given to the engine, set before it answers if they were
+                   committed */
 };
 
 struct append_request {
     struct append_item *items;
     size_t count; /* at most BATCH_EVENTS_MAX */
     bool atomic;  /* one bad item refuses them all; else each item stands for itself */
+    bool outside; /* by a producer that is no engine: a run that a node carries out takes none of
+                     its events but those of unknown types (RUN_ENGINE_OWNED) */
     struct append_result *results; /* `count` of them, the caller's memory */
     struct arena *arena;           /* for the errors */
     const struct run_claim *claim; /* of the run of items[0], or NULL; needs `atomic` */
@@ -131,6 +135,11 @@ MUST_CHECK status ledger_fact(const struct event *run_ids, enum event_type type,
  * transaction. */
 MUST_CHECK status ledger_checkpoint(struct ledger *ledger, str run_id, struct append_result *result,
                                     struct arena *arena, struct error *err);
+/* The same with an eventId of the caller's choice, and riders (or NULL) in that transaction. */
+MUST_CHECK status ledger_checkpoint_as(struct ledger *ledger, str run_id, uuid event_id,
+                                       const struct append_rider *riders,
+                                       struct append_result *result, struct arena *arena,
+                                       struct error *err);
 
 /* ---- reading ---- */
 
@@ -235,6 +244,10 @@ struct ledger_stats {
 };
 MUST_CHECK status ledger_stats(struct ledger *ledger, struct ledger_stats *out, struct error *err);
 
+/* What this reader does next, and what it is in the middle of, ends with ST_RETRY soon after `stop`
+ * became true (see db_stop_on()): verify and backup may be long. NULL: nothing stops it. */
+void ledger_stop_on(struct ledger *reader, const atomic_bool *stop);
+
 typedef void (*ledger_progress)(void *context, int64_t done, int64_t total);
 struct verify_report {
     int64_t events, runs; /* checked */
@@ -259,9 +272,11 @@ struct archive_request {
     str run_id;       /* this one alone, which must be finished; or STR_NONE */
     int64_t until_us; /* finished before this moment; 0: whenever */
     int64_t runs_max; /* so many at most; 0: no bound */
+    const struct append_rider
+        *riders; /* committed with the first lot, also an empty one; or NULL */
 };
 struct archive_report {
-    int64_t runs, events; /* moved */
+    int64_t runs, events; /* moved; a run counts with its last event */
 };
 /* Moves all events of such runs to the archive, lot by lot, each in its own transaction: what was
  * reported through `progress` (runs done; the total is not known and is 0) stays moved when a later
@@ -270,5 +285,16 @@ struct archive_report {
 MUST_CHECK status ledger_archive(struct ledger *ledger, const struct archive_request *request,
                                  ledger_progress progress, void *context,
                                  struct archive_report *report, struct error *err);
+/* One lot of it, for who has other things to do in between: its work is bounded, however large the
+ * ledger and its runs are. Begin with an empty *at, and go on until at->done. */
+struct archive_at {
+    struct archive_report report; /* so far */
+    bool done;
+    bool begun;
+    int64_t after; /* runs up to this one were looked at, */
+    int64_t last;  /* and those after this one are not */
+};
+MUST_CHECK status ledger_archive_lot(struct ledger *ledger, const struct archive_request *request,
+                                     struct archive_at *at, struct error *err);
 /* Online copy of a SQLite ledger to a new file, which is then verified before it gets its name. */
 MUST_CHECK status ledger_backup(struct ledger *ledger, str path, struct error *err);

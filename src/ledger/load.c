@@ -27,6 +27,7 @@ static status entry_fill(struct run_entry *e, struct db_stmt *q, struct error *e
     e->has_signal = signal.len == UUID_TEXT_LEN;
     if (e->has_signal) memcpy(e->signal, signal.ptr, UUID_TEXT_LEN);
     e->stored = true;
+    e->leased = !db_is_null(q, 12);
     return entry_texts(e, db_text(q, 8), db_text(q, 9), db_text(q, 10), db_text(q, 11), err);
 }
 
@@ -71,8 +72,8 @@ static status find_runs(struct ledger *l, str ids, struct run_entry **found, siz
     status st = db_prepare(
         l->db,
         "SELECT r.run_id, r.run_no, r.tenant_no, r.context_no, r.opened_seq, r.run_uuid,"
-        " r.correlation_id, r.signal_id, c.project_id, c.environment_id, c.plan_id, c.plan_version"
-        " FROM ledger_run r"
+        " r.correlation_id, r.signal_id, c.project_id, c.environment_id, c.plan_id, c.plan_version,"
+        " x.run_no FROM ledger_run r LEFT JOIN lease_run x ON x.run_no = r.run_no"
         " JOIN ledger_context c ON c.context_no = r.context_no WHERE r.run_id"
         " {sqlite:IN (SELECT value FROM json_each($1))}"
         /* As an array PostgreSQL looks each one up; as a subquery it read the whole table. */

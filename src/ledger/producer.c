@@ -275,7 +275,7 @@ static status send_event(struct producer *p, struct produced_run *run, struct ap
     if (st != ST_OK) return st;
     struct append_result res = {0};
     struct append_request request = {
-        .items = item, .count = 1, .results = &res, .arena = &p->scratch};
+        .items = item, .count = 1, .outside = true, .results = &res, .arena = &p->scratch};
     st = o->append(o->append_context, &request, err);
     if (st != ST_OK)
         return st; /* its outcome is unknown; the registry keeps the id for the next try */

@@ -182,6 +182,11 @@ static status check_triggers(struct walk *w, struct error *err) {
     return st;
 }
 
+void ledger_stop_on(struct ledger *l, const atomic_bool *stop) {
+    l->stop = stop;
+    db_stop_on(l->db, stop);
+}
+
 status ledger_verify(struct ledger *l, bool state, ledger_progress progress, void *context,
                      struct arena *arena, struct verify_report *report, struct error *err) {
     *report = (struct verify_report){0};

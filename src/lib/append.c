@@ -67,6 +67,7 @@ static status lot_init(struct lot *lot, size_t max, bool atomic, struct error *e
         .items = arena_try(&lot->arena, max * sizeof(struct append_item)),
         .results = arena_try(&lot->arena, max * sizeof(struct append_result)),
         .atomic = atomic,
+        .outside = true,
         .arena = &lot->arena};
     if (lot->entries && lot->request.items && lot->request.results) return ST_OK;
     return error_set(err, ST_RETRY, "out of memory for a batch of %zu events", max);

@@ -304,17 +304,17 @@ static void port_wake_at(void *context, int64_t us) {
 
 /* ---- plans ---- */
 
-/* Nodes that share a database share the plans that were put into it. */
-static status stored_plan(void *context, const uint8_t sha256[SHA256_LEN], struct arena *arena,
-                          str *bytes, struct error *err) {
+/* Nodes that share a database share the plans that were put into it, each for its tenant. */
+static status stored_plan(void *context, str tenant_id, const uint8_t sha256[SHA256_LEN],
+                          struct arena *arena, str *bytes, struct error *err) {
     struct host *h = context;
-    return access_plan_get(h->reader, STR_NONE, sha256, arena, bytes, err);
+    return access_plan_get(h->reader, tenant_id, sha256, arena, bytes, err);
 }
 
-static status port_plan(void *context, const struct plan_ref *ref, const struct plan **out,
-                        struct error *err) {
+static status port_plan(void *context, str tenant_id, const struct plan_ref *ref,
+                        const struct plan **out, struct error *err) {
     struct host *h = context;
-    return host_plans_get(h->plans, ref, out, err);
+    return host_plans_get(h->plans, tenant_id, ref, out, err);
 }
 
 static void port_plan_done(void *context, const struct plan *plan) {
@@ -322,8 +322,9 @@ static void port_plan_done(void *context, const struct plan *plan) {
     host_plans_done(h->plans, plan);
 }
 
-void host_prefetch(struct host *h, const struct plan_ref *ref, host_fetched done, void *context) {
-    host_plans_prefetch(h->plans, ref, done, context);
+void host_prefetch(struct host *h, str tenant_id, const struct plan_ref *ref, host_fetched done,
+                   void *context) {
+    host_plans_prefetch(h->plans, tenant_id, ref, done, context);
 }
 
 /* ---- opening ---- */
@@ -543,7 +544,7 @@ static status signal_item(const struct run_info *info, const struct signal *sign
 }
 
 status host_post_signal(struct ledger *ledger, str run_id, const struct signal *given, str actor,
-                        struct error *err) {
+                        const struct append_rider *riders, struct error *err) {
     struct arena arena;
     struct run_info info;
     struct append_item item = {0};
@@ -560,6 +561,7 @@ status host_post_signal(struct ledger *ledger, str run_id, const struct signal *
         if (signal.kind != SIGNAL_CANCEL)
             st = error_at(err, ST_CONFLICT, "RUN_FINISHED", "", "the run is %s",
                           run_status_name(info.head.status));
+        if (st == ST_OK) st = access_ride(ledger, riders, err);
         goto out;
     }
     if (st == ST_OK) st = signal_item(&info, &signal, actor, &arena, &item, err);
@@ -569,7 +571,8 @@ status host_post_signal(struct ledger *ledger, str run_id, const struct signal *
                                          .atomic = true,
                                          .results = &result,
                                          .arena = &arena,
-                                         .claim = &poke};
+                                         .claim = &poke,
+                                         .riders = riders};
         struct append_request *requests[] = {&request};
         st = ledger_append(ledger, requests, 1, err);
         if (st == ST_OK && result.code != ST_OK) {

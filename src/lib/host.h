@@ -37,17 +37,21 @@ struct host_options {
 
 enum { HOST_LEASE_MS = 6000, HOST_RENEW_MS = 2000, HOST_SQLITE_LEASE_MS = 30000,
        HOST_SQLITE_RENEW_MS = 10000, HOST_POKE_MS = 250,
-       HOST_PLANS_MAX = 64, HOST_FETCHES_MAX = 16, RECOVER_LIMIT = 200 };
+       HOST_PLANS_MAX = 64, HOST_PLAN_TENANTS_MAX = 64, HOST_FETCHES_MAX = 16,
+       HOST_PLAN_SMALL = 64 * 1024, /* bytes; a larger one is read on another thread */
+       RECOVER_LIMIT = 200 };
 
 MUST_CHECK status host_open(uv_loop_t *loop, const struct host_options *options, struct host **out,
                             struct error *err);
-/* Fetches a remote plan and keeps it, so that a start that follows finds it and the loop never waits
- * for a network. A plan in the local store, or one that is kept already, is answered at once, before
- * this returns, and so is a reference that cannot be right. `done` is called on the loop, once, also
- * when the host closes (ST_RETRY). At most HOST_FETCHES_MAX at a time, then ST_LIMIT with
- * PLAN_FETCHES_TOO_MANY. Nothing of `ref` is needed afterwards. */
+/* Gets a plan for a tenant and keeps it, so that a start that follows finds it and the loop waits
+ * neither for a network nor for the reading of a large plan. A small one of the local store, one
+ * that is kept already, and a reference that cannot be right are answered at once, before this
+ * returns. Who asks for what is on its way to that tenant already waits for the same fetch. `done` is
+ * called on the loop, once, also when the host closes (ST_RETRY). At most HOST_FETCHES_MAX at a time,
+ * then ST_LIMIT with PLAN_FETCHES_TOO_MANY. Nothing of `tenant_id` and `ref` is needed afterwards. */
 typedef void (*host_fetched)(void *context, status code, const struct error *err);
-void host_prefetch(struct host *host, const struct plan_ref *ref, host_fetched done, void *context);
+void host_prefetch(struct host *host, str tenant_id, const struct plan_ref *ref, host_fetched done,
+                   void *context);
 struct engine *host_engine(struct host *host);
 struct ledger *host_reader(struct host *host); /* for queries on the loop's thread */
 struct writer *host_writer(struct host *host);
@@ -55,6 +59,8 @@ struct writer *host_writer(struct host *host);
 void host_close(struct host *host);
 
 /* A signal from a process that drives nothing: recorded, and the run's node is poked. PostgreSQL
- * only (on SQLite the folder's lock says who may write). */
+ * only (on SQLite the folder's lock says who may write). The riders, or NULL, are committed with
+ * it. */
 MUST_CHECK status host_post_signal(struct ledger *ledger, str run_id, const struct signal *signal,
-                                   str actor, struct error *err);
+                                   str actor, const struct append_rider *riders,
+                                   struct error *err);

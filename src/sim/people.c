@@ -386,7 +386,7 @@ void sim_worker_acts(struct world *w, struct sim_worker *k) {
     snprintf(name, sizeof(name), "worker%u", k->index);
     status st =
         engine_poll(n->engine, tenant, queue, str_c(name), (size_t)sim_rng_between(&w->rng, 1, 3),
-                    k->lease_ms, k->deadline_us + n->skew_us, polled, k, &k->poll, &err);
+                    k->lease_ms, k->deadline_us + n->skew_us, NULL, polled, k, &k->poll, &err);
     ASSERT(st == ST_OK);
     if (k->poll && !w->calm && sim_rng_chance(&w->rng, 100)) /* it will go away before its time */
         worker_after(w, k, sim_rng_between(&w->rng, 0, 2 * SECOND));
@@ -450,7 +450,7 @@ void sim_worker_task(struct world *w, struct sim_task *t) {
     op->task = t;
     engine_task_done(n->engine, &ref, t->ok, t->ok ? str_c(output) : STR_NONE,
                      t->ok ? STR_NONE : STR("WORKER_FAILED"),
-                     t->ok ? STR_NONE : STR("it did not work"), STR("worker"), task_done, op);
+                     t->ok ? STR_NONE : STR("it did not work"), STR("worker"), NULL, task_done, op);
 }
 
 /* ---- beginning and calm ---- */

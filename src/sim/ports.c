@@ -192,8 +192,9 @@ static status port_due(void *context, int64_t from_us, int64_t to_us, int64_t af
     return ST_OK;
 }
 
-static status port_plan(void *context, const struct plan_ref *ref, const struct plan **out,
-                        struct error *err) {
+static status port_plan(void *context, str tenant_id, const struct plan_ref *ref,
+                        const struct plan **out, struct error *err) {
+    (void)tenant_id; /* every tenant of the world may have its plans */
     struct sim_node *n = context;
     struct world *w = n->world;
     if (read_fails(n, "fetching a plan", err)) return ST_RETRY;

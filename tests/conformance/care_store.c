@@ -6,6 +6,7 @@
 
 #include "base/os.h"
 #include "conformance/canon_helper.h"
+#include "ledger/access.h"
 
 static void rebuild(struct canon *c, int64_t want_runs) {
     struct error err = {0};
@@ -212,6 +213,29 @@ TEST_DB(care_stats_count) {
           "%lld %lld %lld %lld %lld %lld %lld", (long long)s.tenants, (long long)s.runs,
           (long long)s.open_runs, (long long)s.events, (long long)s.alerts, (long long)s.rejections,
           (long long)s.checkpoints);
+    canon_close(&c);
+}
+
+/* What travels with a checkpoint is in its transaction; the event has the id that was asked for. */
+TEST_DB(care_checkpoint_takes_riders_along) {
+    struct canon c;
+    struct append_result res;
+    struct error err = {0};
+    struct receipt found;
+    uuid id = uuid_v4();
+    struct receipt receipt = {
+        .scope = STR("ann"), .key = STR("k"), .http_status = 201, .body = STR("the id")};
+    struct append_rider rider = {.receipt = &receipt};
+    canon_open(&c, url);
+    canon_put(&c, canon_event("RunStarted", "r", NULL, 1));
+    CHECK(ledger_checkpoint_as(c.ledger, STR("no"), id, &rider, &res, &c.arena, &err) ==
+          ST_NOT_FOUND);
+    CHECK(receipt_find(c.ledger, STR("ann"), STR("k"), &c.arena, &found, &err) == ST_NOT_FOUND);
+    CHECK(ledger_checkpoint_as(c.ledger, STR("r"), id, &rider, &res, &c.arena, &err) == ST_OK, "%s",
+          err.msg);
+    CHECK(uuid_eq(res.event_id, id) && res.run_seq == 2);
+    CHECK(receipt_find(c.ledger, STR("ann"), STR("k"), &c.arena, &found, &err) == ST_OK &&
+          str_eq(found.body, STR("the id")));
     canon_close(&c);
 }
 

@@ -380,9 +380,9 @@ TEST(engine_takes_signals_that_other_processes_recorded) {
     struct error err = {0};
     struct signal s = {.name = STR("go"), .signal_id = STR("x"), .payload = STR("7")};
     CHECK(ledger_open(url, &(struct ledger_options){0}, &ledger, &err) == ST_OK, "%s", err.msg);
-    CHECK(host_post_signal(ledger, STR("r"), &s, STR("bob"), &err) == ST_OK, "%s", err.msg);
-    CHECK(host_post_signal(ledger, STR("r"), &s, STR("bob"), &err) == ST_OK, "%s", err.msg);
-    CHECK(host_post_signal(ledger, STR("none"), &s, STR("bob"), &err) == ST_NOT_FOUND);
+    CHECK(host_post_signal(ledger, STR("r"), &s, STR("bob"), NULL, &err) == ST_OK, "%s", err.msg);
+    CHECK(host_post_signal(ledger, STR("r"), &s, STR("bob"), NULL, &err) == ST_OK, "%s", err.msg);
+    CHECK(host_post_signal(ledger, STR("none"), &s, STR("bob"), NULL, &err) == ST_NOT_FOUND);
     CHECK(bed_wait(&bed, "r") == RUN_COMPLETED);
     CHECK(is(find_row(&bed, "r", EVENT_STEP_COMPLETED, "w", 0)->actor, "bob"));
     CHECK(count_rows(&bed, "r", EVENT_SIGNAL_RECEIVED) == 2);

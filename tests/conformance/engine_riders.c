@@ -243,17 +243,22 @@ static void on_tasks(void *context, const struct task *tasks, size_t count) {
     p->task.ref.tenant_id = arena_str(&p->bed->arena, tasks[0].ref.tenant_id);
 }
 
-static struct task take_task(struct bed *bed, int64_t lease_ms) {
+static struct task take_task_with(struct bed *bed, int64_t lease_ms,
+                                  const struct receipt *receipt) {
     struct polled p = {.bed = bed};
     struct engine_poll *poll = NULL;
     struct error err = {0};
     status st = engine_poll(host_engine(bed->host), STR("acme"), STR("q"), STR("w"), 1, lease_ms,
-                            INT64_MAX / 2, on_tasks, &p, &poll, &err);
+                            INT64_MAX / 2, receipt, on_tasks, &p, &poll, &err);
     CHECK(st == ST_OK, "%s", err.msg);
     for (int i = 0; i < 4000 && !p.there; i++)
         bed_turn(bed, 5);
     CHECK(p.count == 1);
     return p.task;
+}
+
+static struct task take_task(struct bed *bed, int64_t lease_ms) {
+    return take_task_with(bed, lease_ms, NULL);
 }
 
 /* A run belongs to the trace that its start names, before and after a restart; commands and workers
@@ -281,7 +286,7 @@ TEST_DB(engine_runs_belong_to_the_trace_that_started_them) {
     CHECK(uuid_eq(second.correlation, trace) && second.ref.lease == 2);
     struct told t = {0};
     engine_task_done(host_engine(bed.host), &second.ref, true, STR("1"), STR_NONE, STR_NONE,
-                     STR("worker:7"), on_told, &t);
+                     STR("worker:7"), NULL, on_told, &t);
     await(&bed, &t);
     CHECK(t.code == ST_OK, "%s", t.err.msg);
     CHECK(bed_wait(&bed, "r") == RUN_COMPLETED);
@@ -301,6 +306,118 @@ TEST_DB(engine_runs_belong_to_the_trace_that_started_them) {
     bed_release(&bed);
 }
 
+/* ---- results and leases with a key ---- */
+
+static status finish(struct bed *bed, const struct task_ref *ref, bool ok,
+                     const struct append_rider *riders) {
+    struct told t = {0};
+    engine_task_done(host_engine(bed->host), ref, ok, ok ? STR("1") : STR_NONE,
+                     ok ? STR_NONE : STR("BAD"), STR_NONE, STR("w"), riders, on_told, &t);
+    await(bed, &t);
+    return t.code;
+}
+
+/* A receipt is durable with the end of its step; told twice, or too late, it is not written, and
+ * that is said. */
+TEST_DB(engine_riders_travel_with_results) {
+    struct bed bed;
+    struct luggage l[5];
+    bool rode[5] = {false};
+    bed_init(&bed, url);
+    bed_open(&bed);
+    start(&bed,
+          PLAN(STEP("t", "task", ",\"queue\":\"q\""), STEP("w", "wait", ",\"signal\":\"go\"")),
+          "r");
+    struct task task = take_task(&bed, 60000);
+    struct task_ref lost = task.ref;
+    lost.lease++;
+    const char *const keys[] = {"lost", "first", "twice", "other", "late"};
+    for (size_t i = 0; i < COUNT_OF(keys); i++) {
+        (void)pack(&l[i], keys[i], "x");
+        l[i].first.rode = &rode[i];
+    }
+    CHECK(finish(&bed, &lost, true, &l[0].first) == ST_CONFLICT && !rode[0]);
+    CHECK(finish(&bed, &task.ref, true, &l[1].first) == ST_OK && rode[1]);
+    CHECK(finish(&bed, &task.ref, true, &l[2].first) == ST_OK && !rode[2]);
+    CHECK(finish(&bed, &task.ref, false, &l[3].first) == ST_CONFLICT && !rode[3]);
+    CHECK(signal_with(&bed, "r", "go", "s", NULL) == ST_OK);
+    CHECK(bed_wait(&bed, "r") == RUN_COMPLETED);
+    CHECK(finish(&bed, &task.ref, true, &l[4].first) == ST_CONFLICT && !rode[4]);
+    for (size_t i = 0; i < COUNT_OF(keys); i++)
+        check_luggage(&bed, keys[i], i == 1);
+    bed_release(&bed);
+}
+
+/* Whether a signal had an effect is said, so that its sender can be written down all the same. */
+TEST_DB(engine_riders_say_whether_they_rode) {
+    struct bed bed;
+    struct luggage l;
+    bool rode = false;
+    bed_init(&bed, url);
+    bed_open(&bed);
+    start(&bed, WAIT_PLAN, "r");
+    (void)pack(&l, "pause", "x");
+    l.second.rode = &rode;
+    CHECK(signal_with(&bed, "r", "PAUSE", "s1", &l.first) == ST_OK && rode);
+    rode = false;
+    CHECK(signal_with(&bed, "r", "PAUSE", "s1", &l.first) == ST_OK && !rode);
+    CHECK(signal_with(&bed, "r", "CANCEL", "s2", &l.first) == ST_OK && rode);
+    CHECK(bed_wait(&bed, "r") == RUN_CANCELLED);
+    rode = false;
+    CHECK(signal_with(&bed, "r", "CANCEL", "s3", &l.first) == ST_OK && !rode);
+    bed_release(&bed);
+}
+
+static status again(struct bed *bed, const struct task_ref *ref, struct task *out) {
+    struct error err = {0};
+    status st = engine_task_again(host_engine(bed->host), ref, &bed->arena, out, &err);
+    CHECK(st == ST_OK || (err.reason && strcmp(err.reason, "LEASE_LOST") == 0), "%s", err.msg);
+    return st;
+}
+
+/* The receipt of a poll is committed with the lease and names it: the task can be had once more,
+ * also after a restart, until it is finished or the lease is over. */
+TEST_DB(engine_leases_leave_receipts) {
+    struct bed bed;
+    struct error err = {0};
+    struct receipt *found = NULL;
+    size_t count = 0;
+    int64_t until = 0;
+    struct receipt mine = {.scope = STR("ann"), .key = STR("poll"), .http_status = 200};
+    bed_init(&bed, url);
+    bed_open(&bed);
+    start(&bed, PLAN(STEP("t", "task", ",\"queue\":\"q\",\"input\":{\"n\":7}")), "r");
+    struct task task = take_task_with(&bed, 60000, &mine);
+    CHECK(receipt_list(host_reader(bed.host), STR("ann"), STR("poll"), 9, &bed.arena, &found,
+                       &count, &err) == ST_OK &&
+              count == 1,
+          "%s", err.msg);
+    struct task_ref ref;
+    struct task same;
+    CHECK(task_ref_read(found[0].body, &ref) && found[0].http_status == 200);
+    CHECK(is(ref.run_id, "r") && is(ref.step_id, "t") && ref.attempt == 1 && ref.lease == 1);
+    CHECK(again(&bed, &ref, &same) == ST_OK && is(same.input, "{\"n\":7}") && is(same.queue, "q"));
+    CHECK(same.ref.lease == task.ref.lease && same.lease_until_us == task.lease_until_us);
+    bed.options.only_asked = true; /* nothing is loaded by itself */
+    bed_reopen(&bed);
+    CHECK(again(&bed, &ref, &same) == ST_OK && same.lease_until_us == task.lease_until_us);
+    struct task_ref other = ref;
+    other.lease = 2;
+    CHECK(again(&bed, &other, &same) == ST_CONFLICT);
+    CHECK(engine_heartbeat(host_engine(bed.host), &ref, 1, &until, &err) == ST_OK, "%s", err.msg);
+    bed_turn(&bed, 20);
+    CHECK(again(&bed, &ref, &same) == ST_CONFLICT); /* it ran out, and nobody has it */
+    struct task next = take_task(&bed, 60000);      /* without a receipt */
+    CHECK(next.ref.lease == 2 && again(&bed, &next.ref, &same) == ST_OK);
+    CHECK(finish(&bed, &next.ref, true, NULL) == ST_OK);
+    CHECK(again(&bed, &next.ref, &same) == ST_CONFLICT);
+    CHECK(receipt_list(host_reader(bed.host), STR("ann"), STR("poll"), 9, &bed.arena, &found,
+                       &count, &err) == ST_OK &&
+              count == 1,
+          "%s", err.msg);
+    bed_release(&bed);
+}
+
 /* ---- whose task ---- */
 
 static void check_not_found(struct bed *bed, const struct task_ref *ref, const char *message) {
@@ -311,7 +428,7 @@ static void check_not_found(struct bed *bed, const struct task_ref *ref, const c
     CHECK(st == ST_NOT_FOUND && strcmp(err.reason, "RUN_NOT_FOUND") == 0, "%s", err.msg);
     CHECK(strcmp(err.msg, message) == 0, "%s", err.msg);
     engine_task_done(host_engine(bed->host), ref, true, STR("1"), STR_NONE, STR_NONE, STR_NONE,
-                     on_told, &t);
+                     NULL, on_told, &t);
     await(bed, &t);
     CHECK(t.code == ST_NOT_FOUND && strcmp(t.err.reason, "RUN_NOT_FOUND") == 0, "%s", t.err.msg);
     CHECK(strcmp(t.err.msg, message) == 0, "%s", t.err.msg);
@@ -348,12 +465,12 @@ TEST_DB(engine_tasks_of_other_tenants_are_not_found) {
     char long_name[ACTOR_BYTES_MAX + 2];
     memset(long_name, 'x', sizeof long_name);
     engine_task_done(host_engine(bed.host), &task.ref, false, STR_NONE, STR("BAD"), STR("no"),
-                     str_n(long_name, ACTOR_BYTES_MAX + 1), on_told, &t);
+                     str_n(long_name, ACTOR_BYTES_MAX + 1), NULL, on_told, &t);
     await(&bed, &t);
     CHECK(t.code == ST_INVALID && strcmp(t.err.reason, "CONTEXT_INVALID") == 0, "%s", t.err.msg);
     t = (struct told){0};
     engine_task_done(host_engine(bed.host), &task.ref, false, STR_NONE, STR("BAD"), STR("no"),
-                     str_n(long_name, ACTOR_BYTES_MAX), on_told, &t);
+                     str_n(long_name, ACTOR_BYTES_MAX), NULL, on_told, &t);
     await(&bed, &t);
     CHECK(t.code == ST_OK, "%s", t.err.msg);
     CHECK(bed_wait(&bed, "r") == RUN_FAILED);

@@ -35,7 +35,7 @@ static void poll_begin(struct bed *bed, struct polled *p, const char *worker, si
     *p = (struct polled){.bed = bed};
     status st =
         engine_poll(host_engine(bed->host), STR("acme"), STR("q"), str_c(worker), max, lease_ms,
-                    clock_wall_us() + wait_ms * 1000, on_tasks, p, &p->poll, &err);
+                    clock_wall_us() + wait_ms * 1000, NULL, on_tasks, p, &p->poll, &err);
     CHECK(st == ST_OK, "%s", err.msg);
 }
 
@@ -72,7 +72,7 @@ static struct told answer(struct bed *bed, const struct task_ref *ref, bool ok, 
                           const char *code) {
     struct told *t = ARENA_NEW(&bed->arena, struct told);
     engine_task_done(host_engine(bed->host), ref, ok, str_c(output), str_c(code),
-                     code ? STR("sorry") : STR_NONE, STR_NONE, on_told, t);
+                     code ? STR("sorry") : STR_NONE, STR_NONE, NULL, on_told, t);
     while (!t->there)
         bed_turn(bed, 5);
     return *t;
@@ -333,8 +333,8 @@ TEST_DB(engine_poll_refuses_what_makes_no_sense) {
         struct error err = {0};
         struct engine_poll *poll = NULL;
         CHECK(engine_poll(host_engine(bed.host), str_c(cases[i].tenant), str_c(cases[i].queue),
-                          str_c(cases[i].worker), cases[i].max, cases[i].lease_ms, 0, on_tasks,
-                          NULL, &poll, &err) == ST_INVALID,
+                          str_c(cases[i].worker), cases[i].max, cases[i].lease_ms, 0, NULL,
+                          on_tasks, NULL, &poll, &err) == ST_INVALID,
               "case %zu", i);
         CHECK(strcmp(err.where, cases[i].where) == 0, "case %zu: %s", i, err.where);
     }

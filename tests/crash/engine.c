@@ -90,7 +90,7 @@ static void got_tasks(void *context, const struct task *tasks, size_t count) {
         int times = random_chance(&l->rng, 10) ? 2 : 1;
         for (int k = 0; k < times; k++)
             engine_task_done(host_engine(l->host), &tasks[i].ref, true, STR("{\"twice\":14}"),
-                             STR_NONE, STR_NONE, STR_NONE, task_told, NULL);
+                             STR_NONE, STR_NONE, STR_NONE, NULL, task_told, NULL);
     }
 }
 
@@ -100,7 +100,7 @@ static void poll_again(uv_timer_t *timer) {
     struct error err;
     if (l->polling) return;
     l->polling = engine_poll(host_engine(l->host), STR("tenant"), STR("q"), STR("worker"), 4, 150,
-                             clock_wall_us() + 200000, got_tasks, l, &poll, &err) == ST_OK;
+                             clock_wall_us() + 200000, NULL, got_tasks, l, &poll, &err) == ST_OK;
 }
 
 static void start_told(void *context, status code, const struct error *err) {

@@ -85,6 +85,31 @@ db_test_a_key_expires() {
 
 has_ended() { [ "$(with admin key list | awk -v n="$1" '$2 == n { print $5 }')" = expired ]; }
 
+# Another process that shares the database revokes the key: the server looks at the keys of open streams every fifteen seconds.
+pg_test_a_stream_ends_when_its_key_is_revoked_elsewhere() {
+    local id other
+    c key create reader --role viewer >reader 2>/dev/null
+    c key create other --role viewer >other 2>/dev/null
+    start_server --auth
+    for other in reader other; do
+        curl -sSN "$server/v1/events?tenantId=default" -H "Authorization: Bearer $(cat $other)" -H 'Accept: text/event-stream' >"$other.sse" &
+        pids+=($!)
+        until_true grep -q retry: "$other.sse"
+    done
+    id=$(cut -d_ -f2 reader)
+    c key revoke "$id"
+    ends_in_time 60 "${pids[-2]}"
+    kill -0 "${pids[-1]}" || fail "the other stream has ended, too"
+}
+ends_in_time() { # SECONDS PID
+    local i
+    for ((i = 0; i < $1 * 10; i++)); do
+        kill -0 "$2" 2>/dev/null || return 0
+        sleep 0.1
+    done
+    fail "process $2 goes on after $1 seconds"
+}
+
 # Nobody gives what they have not.
 db_test_an_admin_of_one_tenant() {
     c key create admin --role admin --tenant '*' >admin 2>/dev/null

@@ -210,6 +210,30 @@ test_backup_is_a_name_on_the_server() {
     refused 1 FILE_NAME_INVALID s ledger backup ../two.db
 }
 
+db_test_archive() {
+    serve
+    plan done "$(step a noop)"
+    plan open "$(step gate approval)"
+    s run done.json --run-id one -q >/dev/null 2>&1
+    s run done.json --run-id two -q >/dev/null 2>&1
+    s_exec run open.json --run-id three -q >/dev/null 2>&1 &
+    pids+=($!)
+    until_true step_is three gate RUNNING
+    s ledger events --run one >before
+    same "$(s ledger archive --run one -o json | jq -c .runs)" 1
+    same "$(s ledger archive --until 2020-01-01T00:00:00Z -o json | jq -c .)" '{"runs":0,"events":0}'
+    holds "$(c ledger archive)" "of 1 runs" # on SQLite it is the server that does it
+    same "$(s ledger archive -o json | jq -c .)" '{"runs":0,"events":0}'
+    s ledger events --run one >after
+    cmp before after
+    refused 4 RUN_NOT_FINISHED s ledger archive --run three
+    refused 3 RUN_NOT_FOUND s ledger archive --run nobody
+    s run approve three
+    until_true status_is three COMPLETED
+    same "$(s ledger archive -o json | jq -c .runs)" 1
+    s ledger verify --state >/dev/null
+}
+
 test_what_is_not_served_is_said() {
     serve
     refused 1 LOGS_NOT_SERVED s run logs p

@@ -4,13 +4,15 @@
 //   open   a server without authentication: who may ask, methods, HTTP itself
 //   rate   a server with --rate 5 --auth
 //   drain  the server is ended (--pid) while requests are open
+//   share  a server with --auth on PostgreSQL, whose URL is --db: what one tenant may have under way
 import { finish } from './harness.mjs'
 
 const suites = {
-  main: ['./api_runs.mjs', './api_signals.mjs', './api_append.mjs', './api_read.mjs', './api_tasks.mjs', './api_access.mjs', './api_streams.mjs'],
+  main: ['./api_runs.mjs', './api_signals.mjs', './api_append.mjs', './api_read.mjs', './api_tasks.mjs', './api_access.mjs', './api_repeat.mjs', './api_streams.mjs'],
   open: ['./api_open.mjs'],
   rate: ['./api_rate.mjs'],
-  drain: ['./api_drain.mjs']
+  drain: ['./api_drain.mjs'],
+  share: ['./api_share.mjs']
 }
 const files = suites[process.argv[2]]
 if (!files) {

@@ -86,6 +86,24 @@ test('keys: nobody gives what they have not', async () => {
   await other.viewer.must(200, 'GET', '/v1/me')
 })
 
+test('audit: who is refused all the time does not fill the disk', async () => {
+  const made = await admin.must(201, 'POST', '/v1/keys', { name: 'eager', roles: ['viewer'] })
+  const eager = new Judged(made.key)
+  const leftOut = async () => Number(/^cairn_audit_left_out_total (\d+)$/m.exec((await root.get('/metrics')).body.toString())[1])
+  const rows = async () => (await admin.must(200, 'GET', '/v1/audit?limit=1000')).items.filter((a) => a.actor === `key:${made.keyId}` && a.outcome === 'refused')
+  const before = await leftOut()
+  for (let i = 0; i < 40; i++) await eager.refused(403, 'FORBIDDEN', 'POST', '/v1/runs', { planRef: held })
+  const n = 40 - ((await leftOut()) - before)
+  check(n >= 10 && n <= 12, `${n} were written down`) // ten, and one every six seconds
+  await until('they are written down', async () => (await rows()).length >= n)
+  same((await rows()).length, n)
+  await pause(6500)
+  await eager.refused(403, 'FORBIDDEN', 'POST', '/v1/runs', { planRef: held })
+  const last = await until('the next one', async () => (await rows()).find((a) => a.reason))
+  check(/^[0-9]+ before it were left out$/.test(last.reason), last.reason)
+  eager.close()
+})
+
 // ---- other tenants, other roles ----
 
 const four = (runId) => [

@@ -85,6 +85,16 @@ test('append: the actor is who appended it, and traceparent its correlation', as
   same(feed.items.map((e) => e.runId), [runId])
   check(feed.items[0].actor.startsWith(`key:${acme.ids.producer}@`), feed.items[0].actor)
 })
+test('append: the same bytes as another type are another request', async () => {
+  const e = of(id('typed'), 'RunStarted')
+  const key = ['Idempotency-Key', id('k')]
+  const as = (type) => producer.post(`/v1/runs/${e.runId}/events`, JSON.stringify(e), [['Content-Type', type], key])
+  same((await as('application/json')).status, 201)
+  const again = await as('Application/JSON; charset=utf-8') // the same type, in other words
+  same([again.status, again.headers['idempotent-replayed']], [200, 'true'])
+  const lines = await as('application/x-ndjson')
+  same([lines.status, lines.json.code], [422, 'IDEMPOTENCY_KEY_REUSED'])
+})
 test('append: repeated with an Idempotency-Key', async () => {
   const runId = id('keyed')
   const key = [['Idempotency-Key', id('k')]]

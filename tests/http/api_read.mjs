@@ -46,6 +46,31 @@ test('feed: all pages, without a gap, while others append', async () => {
   same(tail.items.slice(0, 2).map((e) => e.eventId), got.slice(-2).map((e) => e.eventId))
   check(got[0].correlationId && got[0].actor, JSON.stringify(got[0]))
 })
+test('events: a page of large ones is short, and has a next', async () => {
+  const runId = id('large')
+  const correlation = async () => (await run(runId)).correlationId
+  const payload = { text: 'x'.repeat(250000) }
+  const started = await producer.must(201, 'POST', `/v1/runs/${runId}/events`, of(runId, 'RunStarted', { payload }))
+  check(started.eventId, 'no event')
+  for (let batch = 0; batch < 3; batch++) {
+    const list = Array.from({ length: 20 }, (_, i) => of(runId, 'StepStarted', { stepId: `s${batch}-${i}`, payload }))
+    check((await producer.lines('/v1/events', ndjson(list))).lines.every((l) => l.eventId), 'refused')
+  }
+  const first = (await viewer.must(200, 'GET', `/v1/runs/${runId}/events?limit=1`)).items[0]
+  const before = (await viewer.must(200, 'GET', `/v1/events/${first.eventId}`)).sequenceNumber - 1
+  for (const [list, count] of [[`/v1/runs/${runId}/events?limit=1000`, 61], [`/v1/events?limit=1000&after=${before}`, 61], [`/v1/traces/${await correlation()}?limit=1000`, 61]]) {
+    const got = []
+    let next = null
+    for (let pages = 0; pages === 0 || next; pages++) {
+      const answer = await viewer.get(`${list}${next ? `&cursor=${next}` : ''}`)
+      same(answer.status, 200)
+      check(answer.body.length < 5e6 && answer.json.items.length > 0 && pages < 10, `${list}: ${answer.body.length} bytes, ${answer.json.items.length} items`)
+      got.push(...answer.json.items.map((e) => e.eventId))
+      next = answer.json.next
+    }
+    check(got.length >= count && distinct(got) && got[0] === first.eventId, `${list}: ${got.length} events`)
+  }
+})
 test('feed: a caller of all tenants says whose', async () => {
   await appendRuns(1, {})
   await root.refused(400, 'PARAMETER_MISSING', 'GET', '/v1/events', undefined, [], '?tenantId')

@@ -1,6 +1,6 @@
 // api_runs.mjs: starting runs, repeating requests, and all that can be asked about a run.
 import { createHash } from 'node:crypto'
-import { Judged, check, event, id, ndjson, plan, same, sixOf, test, until } from './harness.mjs'
+import { Judged, check, event, id, ndjson, pause, plan, same, sixOf, test, until } from './harness.mjs'
 import { acme, events, held, other, put, quick, root, run, start, step } from './world.mjs'
 
 const { operator, viewer, producer } = acme
@@ -97,6 +97,27 @@ test('start: Prefer: wait ends after its time, without a status', async () => {
   const answer = await operator.post('/v1/runs', { planRef: held }, [['Prefer', 'wait=1']])
   check(Date.now() - before >= 950, 'too early')
   same(answer.json.status, undefined)
+})
+test('start: Prefer: wait of many for one run: each its own time, whoever leaves', async () => {
+  const runId = await start(held)
+  const clients = Array.from({ length: 12 }, () => new Judged(acme.keys.operator))
+  const begun = Date.now()
+  const took = clients.map(async (client, i) => {
+    const answer = await client.post('/v1/runs', { planRef: held, context: { runId } }, [['Prefer', `wait=${1 + (i % 3)}`]]).catch(() => null)
+    return answer && [answer.status, answer.json.status, Math.floor((Date.now() - begun) / 1000)]
+  })
+  await pause(300)
+  clients[0].close() // the first, one in the middle, the last
+  clients[4].close()
+  clients[11].close()
+  const got = await Promise.all(took)
+  const stayed = got.map((g, i) => [g, 1 + (i % 3)]).filter((_, i) => ![0, 4, 11].includes(i))
+  check(stayed.every(([g, s]) => g[0] === 200 && g[1] === undefined && g[2] >= s && g[2] <= s + 1), JSON.stringify(got))
+  const last = clients[1].post('/v1/runs', { planRef: held, context: { runId } }, [['Prefer', 'wait=20']])
+  await pause(200)
+  await operator.must(202, 'POST', `/v1/runs/${runId}/signals`, { signal: 'go' })
+  same((await last).json.status, 'COMPLETED')
+  clients.forEach((c) => c.close())
 })
 test('start: Prefer: wait for a run that is there, and over', async () => {
   const runId = await start(quick)
@@ -231,6 +252,30 @@ test('plans: put, again, get by hash, 304', async () => {
   same(got.headers['content-type'], 'application/jsonc')
   same((await viewer.get(`/v1/plans/${first.json.sha256}`, [['If-None-Match', got.headers.etag]])).status, 304)
   await other.viewer.refused(404, 'PLAN_NOT_FOUND', 'GET', `/v1/plans/${first.json.sha256}`)
+})
+test('plans: another tenant cannot start, read, or tell from an unknown one what a tenant put', async () => {
+  const steps = plan(id('plan'), [{ stepId: 'a', type: 'noop' }])
+  const ref = await operator.must(201, 'POST', '/v1/plans', steps)
+  const unknown = { ...ref, sha256: createHash('sha256').update(id('none')).digest('hex') }
+  unknown.uri = `plan:sha256:${unknown.sha256}`
+  const as = (answer, r) => JSON.stringify({ ...answer.json, instance: '', requestId: '' }).replaceAll(r.sha256, '#')
+  const startOf = (r, runId) => other.operator.refused(404, 'PLAN_NOT_FOUND', 'POST', '/v1/runs', { planRef: r, context: { runId } })
+  const absent = as(await startOf(unknown, id('run')), unknown)
+  same(as(await startOf(ref, id('run')), ref), absent) // not in memory
+  await start(ref)
+  same(as(await startOf(ref, id('run')), ref), absent) // in memory, for acme
+  for (const r of [ref, unknown]) await other.viewer.refused(404, 'PLAN_NOT_FOUND', 'GET', `/v1/plans/${r.sha256}`)
+  same((await root.must(200, 'GET', `/v1/plans/${ref.sha256}`)).metadata, steps.metadata) // who sees every tenant
+  same((await root.send('POST', '/v1/runs', { planRef: ref, context: { tenantId: other.name, runId: id('run') } })).status, 404)
+  await other.operator.must(201, 'POST', '/v1/plans', steps) // its own, of the same bytes
+  await start(ref, { by: other.operator })
+})
+test('plans: a large one is read beside other work', async () => {
+  const steps = Array.from({ length: 3000 }, (_, i) => ({ stepId: `s${i}`, type: 'noop', dependsOn: i ? ['s0'] : [] }))
+  const ref = await put([{ ...steps[0], type: 'wait', signal: 'go', dependsOn: [] }, ...steps.slice(1)])
+  check(ref.sizeBytes > 65536, `${ref.sizeBytes}`)
+  const ids = await Promise.all(Array.from({ length: 8 }, () => start(ref)))
+  same(new Set(ids).size, 8)
 })
 test('plans: all that is wrong is told at once, with its place', async () => {
   const bad = plan('bad', [{ stepId: 'a', type: 'exec' }, { stepId: 'a', type: 'nope' }, { stepId: 'c', type: 'noop', dependsOn: ['z'] }])

@@ -1,5 +1,5 @@
 // api_tasks.mjs: outside workers.
-import { Judged, check, id, pause, same, test, until } from './harness.mjs'
+import { Judged, check, id, ndjson, pause, same, test, until } from './harness.mjs'
 import { acme, other, put, run, start, step } from './world.mjs'
 
 const { worker } = acme
@@ -103,6 +103,21 @@ test('results: many at once, and the next tasks with the answer', async () => {
   check(lines[5].items.length >= 1, JSON.stringify(lines[5]))
   same((await step(runId, tasks[0].stepId)).output, { ok: 1 })
   same((await step(runId, tasks[1].stepId)).code, 'BROKEN')
+})
+test('results: megabytes of them, which are read beside the loop', async () => {
+  const { queue, ref } = await queueOf(2, {})
+  const runId = await start(ref)
+  const tasks = []
+  await until('both are taken', async () => { tasks.push(...await poll(queue, { max: 2 - tasks.length, waitMs: 200 })); return tasks.length === 2 })
+  const output = { rows: Array.from({ length: 200 }, (_, n) => ({ n, name: `row ${n}`, good: true })) }
+  const body = Array.from({ length: 600 }, () => ({ task: 'AAAA', output }))
+  body[0].task = tasks[0].task
+  body[599].task = tasks[1].task
+  const { lines } = await worker.lines('/v1/tasks/results', ndjson(body))
+  same([lines.length, lines[0], lines[599]], [600, { ok: true }, { ok: true }])
+  check(lines.slice(1, 599).every((l, i) => l.line === i + 2 && l.error.code === 'TASK_TOKEN_INVALID'), JSON.stringify(lines[1]))
+  await until('it has ended', async () => (await run(runId)).status === 'COMPLETED')
+  same((await step(runId, tasks[1].stepId)).output, output)
 })
 test('results: without a body it is a poll; with too many lines it is refused', async () => {
   const { lines } = await worker.lines(`/v1/tasks/results?poll=${id('none')}&worker=w`, '')

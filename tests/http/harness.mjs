@@ -9,7 +9,7 @@ import { eventKey } from './generate.mjs'
 import { itemsOf, load } from './openapi.mjs'
 
 export const api = load()
-export const options = { url: '', key: '', log: '', pid: '', only: '' }
+export const options = { url: '', key: '', log: '', pid: '', db: '', only: '' }
 for (let i = 3; i < process.argv.length; i += 2) options[process.argv[i].replace(/^--/, '')] = process.argv[i + 1]
 
 // ---- tests ----

@@ -106,7 +106,8 @@ function requestFor(op, me, of) {
     putPlan: to(path + (me === of ? '' : q()), of.plan.replace('"1"', `"${fresh}"`)), validatePlan: to(path, of.plan, undefined, null),
     createKey: to(path, { name: 'new', roles: ['viewer'], tenantId: of.name }),
     updateKey: to(path, { name: 'changed' }, [['If-Match', '"999"']]),
-    verifyLedger: to(path, {}, undefined, null), backupLedger: to(path, { file: `roles-${tag}.db` }, undefined, null)
+    verifyLedger: to(path, {}, undefined, null), backupLedger: to(path, { file: `roles-${tag}.db` }, undefined, null),
+    archiveLedger: to(path, { before: '2020-01-01T00:00:00Z' }, undefined, null)
   }
   return known[op.id] ?? to(path)
 }
