@@ -62,12 +62,18 @@ test_a_run_waits_for_approval() {
     ends_with 11 $pid
 }
 
+# A step that ends when the test has made the file `go`, so that a slow machine changes nothing.
+gated() { echo "until [ -e $PWD/go ]; do sleep 0.05; done"; }
+was_paused() { case "$(events_of "$1")" in *RunPaused*) ;; *) return 1 ;; esac; }
+
 db_test_pause_and_resume() {
-    plan p "$(sh_step a 'sleep 0.5'),$(sh_step b 'echo done' ',"dependsOn":["a"]')"
+    plan p "$(sh_step a "$(gated)"),$(sh_step b 'echo done' ',"dependsOn":["a"]')"
     r_exec run p.json --run-id p -o json >out 2>err &
     local pid=$!
     until_true step_is p a RUNNING
     r run pause p
+    until_true was_paused p
+    touch go
     until_true step_is p a SUCCESS
     sleep 0.5
     status_is p PAUSED
@@ -83,11 +89,13 @@ db_test_pause_and_resume() {
 }
 
 test_a_paused_run_goes_on_without_its_process() {
-    plan p "$(sh_step a 'sleep 0.4'),$(sh_step b 'echo done' ',"dependsOn":["a"]')"
+    plan p "$(sh_step a "$(gated)"),$(sh_step b 'echo done' ',"dependsOn":["a"]')"
     r_exec run p.json --run-id p -q >/dev/null 2>&1 &
     local pid=$!
     until_true step_is p a RUNNING
     r run pause p
+    until_true was_paused p
+    touch go
     until_true step_is p a SUCCESS
     kill -9 $pid
     ends_with 137 $pid
@@ -140,7 +148,7 @@ test_signals_without_a_process() {
 }
 
 test_resume_all() {
-    plan p "$(sh_step a 'sleep 0.3'),$(step s sleep ',"durationMs":300,"dependsOn":["a"]')"
+    plan p "$(sh_step a "$(gated)"),$(step s sleep ',"durationMs":300,"dependsOn":["a"]')"
     plan q "$(step gate approval)"
     local i pid
     for i in 1 2 3; do
@@ -155,6 +163,7 @@ test_resume_all() {
     until_true step_is q gate RUNNING
     kill -INT $pid
     ends_with 130 $pid
+    touch go
     r run resume --all
     for i in 1 2 3; do status_is "p$i" COMPLETED; done
     status_is q RUNNING # it waits for somebody
@@ -199,7 +208,7 @@ test_a_worker_takes_tasks_through_the_socket() {
 }
 
 test_serve_goes_on_after_a_kill() {
-    plan p "$(sh_step a 'sleep 0.4'),$(step s sleep ',"durationMs":500,"dependsOn":["a"]')"
+    plan p "$(sh_step a "$(gated)"),$(step s sleep ',"durationMs":500,"dependsOn":["a"]')"
     r_exec serve --listen 127.0.0.1:0 2>log &
     local pid=$!
     until_true grep -q ready log
@@ -208,13 +217,16 @@ test_serve_goes_on_after_a_kill() {
     until_true step_is p a RUNNING
     kill -9 $pid # the watcher goes on
     ends_with 137 $pid
+    touch go
     ends_with 0 $watcher
     status_is p COMPLETED
+    rm go
     r_exec run p.json --run-id q -q >/dev/null 2>&1 &
     pid=$!
     until_true step_is q a RUNNING
     kill -9 $pid
     ends_with 137 $pid
+    touch go
     r_exec serve --listen 127.0.0.1:0 2>log &
     pid=$!
     until_true grep -q 'ready.*1 open runs' log
@@ -224,14 +236,17 @@ test_serve_goes_on_after_a_kill() {
 }
 
 test_runs_wait_for_admission() {
-    plan p "$(sh_step a 'sleep 0.7')"
+    plan p "$(sh_step a "$(gated)")"
     r_exec serve --listen 127.0.0.1:0 --max-runs-per-tenant 1 2>log &
     local pid=$!
     until_true grep -q ready log
     r run p.json --run-id one -q >/dev/null &
     until_true step_is one a RUNNING
-    r run p.json --run-id two >/dev/null 2>err
-    holds "$(cat err)" "run waits until others end"
+    r_exec run p.json --run-id two >/dev/null 2>err &
+    local second=$!
+    until_true grep -q "run waits until others end" err
+    touch go
+    ends_with 0 $second
     holds "$(events_of two)" "RunQueued RunStarted"
     kill $pid
     wait

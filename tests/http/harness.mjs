@@ -31,7 +31,7 @@ export function same(got, want, what = 'value') {
 export const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms))
 // Asks until it is true, for fifteen seconds at most; returns what made it true.
 export async function until(what, ask) {
-  const end = Date.now() + 15000
+  const end = Date.now() + 60000 // only a failure takes so long; a sanitizer on a busy machine, half of it
   for (;;) {
     const value = await ask()
     if (value) return value

@@ -27,9 +27,9 @@ ends_with() { # WANT PID
     wait "$2" || rc=$?
     same "$rc" "$1" "exit code of process $2"
 }
-until_true() { # COMMAND...: tried for fifteen seconds
+until_true() { # COMMAND...: tried for a minute: only a failure takes so long
     local i
-    for ((i = 0; i < 300; i++)); do
+    for ((i = 0; i < 1200; i++)); do
         if "$@" >/dev/null 2>&1; then return 0; fi
         sleep 0.05
     done
