@@ -160,7 +160,33 @@ static status find_folder(struct call *c, str *folder, struct error *err) {
 
 /* The file cannot be part of a commit. So a request with a key leaves a receipt without an answer
  * before it begins, and one with the answer in the end. If only the first is there, the file says
- * how far it came: it gets its name when it is complete and verified. */
+ * how far it came: it gets its name when it is complete and verified. But when the first time came
+ * to nothing, another request may have made it: that is in the audit trail since. */
+static status find_maker(struct call *c, struct ledger *reader, int64_t since_us, bool *found,
+                         struct error *err) {
+    const struct admin_call *a = c->own;
+    struct audit_entry *page = NULL;
+    struct arena arena;
+    int64_t before_no = 0;
+    size_t count = AUDIT_PAGE_MAX;
+    status st = ST_OK;
+    arena_init(&arena, (size_t)64 * 1024, (size_t)64 * 1024 * 1024);
+    while (st == ST_OK && !*found && count == AUDIT_PAGE_MAX) {
+        arena_reset(&arena);
+        st = audit_list(reader, STR_NONE, before_no, AUDIT_PAGE_MAX, &arena, &page, &count, err);
+        for (size_t i = 0; st == ST_OK && i < count; i++) {
+            before_no = page[i].audit_no;
+            if (page[i].at_us < since_us)
+                count = 0;
+            else if (str_eq(page[i].action, str_c(c->route->name)) &&
+                     str_eq(page[i].target, a->file) && str_eq(page[i].outcome, STR("done")))
+                *found = true;
+        }
+    }
+    arena_release(&arena);
+    return st;
+}
+
 static status look_for_backup(struct call *c, struct ledger *reader, struct error *err) {
     struct admin_call *a = c->own;
     struct receipt *found = NULL;
@@ -176,9 +202,12 @@ static status look_for_backup(struct call *c, struct ledger *reader, struct erro
     a->path = call_text(c, "%s/%.*s", folder.ptr, STR_ARG(a->file));
     a->there = stat(a->path.ptr, &info) == 0;
     if (a->there) a->bytes = info.st_size;
-    if (a->there && !c->before)
-        return error_at(err, ST_CONFLICT, "FILE_EXISTS", "/file", "there is a backup of that name");
-    return ST_OK;
+    bool others = a->there && count == 0;
+    if (a->there && count > 0 && !a->answer.ptr)
+        st = find_maker(c, reader, found[0].created_us, &others, err);
+    if (st == ST_OK && others)
+        st = error_at(err, ST_CONFLICT, "FILE_EXISTS", "/file", "there is a backup of that name");
+    return st;
 }
 
 static status backup(struct call *c, struct ledger *reader, struct error *err) {

@@ -4,7 +4,7 @@
 #include "base/log.h"
 #include "base/time.h"
 
-enum { CALLS_KEPT = 256, SWEEP_MS = 60000, SWEEP_AGAIN_MS = 1000, SWEEP_LIMIT = 1000 };
+enum { CALLS_KEPT = 256, SWEEP_MS = 60000, SWEEP_LIMIT = 1000 };
 enum { REFUSALS_A_MINUTE = 10 }; /* of one caller, in the audit trail: nobody fills the disk */
 
 /* ---- what comes back from the ledger thread ---- */
@@ -20,6 +20,8 @@ static void take_done(struct api *api) {
         list = c->done_next;
         if (c->write.code != ST_OK) {
             call_fail(c, &c->write.err);
+        } else if (api->closing) {
+            call_refuse_closing(c);
         } else if (c->then) {
             c->then(c);
         } else {
@@ -28,8 +30,6 @@ static void take_done(struct api *api) {
     }
 }
 
-static void on_async(uv_async_t *async) { take_done(async->data); }
-
 /* ---- receipts that are too old ---- */
 
 static void sweep_done(struct writer_call *call) { /* on the ledger thread */
@@ -37,6 +37,7 @@ static void sweep_done(struct writer_call *call) { /* on the ledger thread */
     if (call->code != ST_OK)
         LOG(LOG_WARN, "could not forget old receipts", LOG_S("error", str_c(call->err.msg)));
     __atomic_store_n(&api->sweeping, false, __ATOMIC_RELEASE);
+    uv_async_send(&api->async);
 }
 
 static status do_sweep(struct ledger *ledger, void *context, struct error *err) {
@@ -47,19 +48,24 @@ static status do_sweep(struct ledger *ledger, void *context, struct error *err) 
     return st;
 }
 
-static void on_sweep(uv_timer_t *timer) {
-    struct api *api = timer->data;
+static void sweep(struct api *api) {
     struct error ignored;
-    /* One sweep is short, for others wait for the ledger thread; many keys a second need more. */
-    bool more = __atomic_load_n(&api->sweep_more, __ATOMIC_ACQUIRE);
-    uint64_t wait_ms = more ? SWEEP_AGAIN_MS : SWEEP_MS;
-    uv_timer_start(timer, on_sweep, wait_ms, wait_ms);
     if (api->draining || __atomic_load_n(&api->sweeping, __ATOMIC_ACQUIRE)) return;
     api->sweep_call = (struct writer_call){
         .task = do_sweep, .task_context = api, .done = sweep_done, .context = api};
     __atomic_store_n(&api->sweeping, true, __ATOMIC_RELEASE);
     if (writer_submit(api->options.writer, &api->sweep_call, &ignored) != ST_OK)
         __atomic_store_n(&api->sweeping, false, __ATOMIC_RELEASE);
+}
+
+static void on_sweep(uv_timer_t *timer) { sweep(timer->data); }
+
+/* One sweep is short, for others wait for the ledger thread. While there is more, the next begins
+ * when one has ended, behind what is queued: they go as fast as receipts come. */
+static void on_async(uv_async_t *async) {
+    struct api *api = async->data;
+    take_done(api);
+    if (__atomic_load_n(&api->sweep_more, __ATOMIC_ACQUIRE)) sweep(api);
 }
 
 /* ---- opening ---- */
@@ -202,10 +208,15 @@ void api_handle_trusted(void *context, struct http_exchange *exchange,
     enter(context, exchange, request, true);
 }
 
+void call_give_back(struct call *c) {
+    if (c->ended) c->ended(c);
+    c->ended = NULL;
+    door_leave(c);
+}
+
 void call_end(struct call *c) {
     struct api *api = c->api;
-    if (c->ended) c->ended(c);
-    door_leave(c);
+    call_give_back(c);
     metric_observe(api->m_seconds, (double)(clock_mono_ns() - c->begun_ns) / 1e9);
     metric_add(api->m_under_way, -1);
     *c->link = c->next;
@@ -233,7 +244,7 @@ void api_observe(struct api *api, const struct engine_note *note) {
 void api_drain(struct api *api) {
     api->draining = true;
     atomic_store(&api->stopping, true);
-    /* Answering one changes the list: each round begins anew, and each ends at least one. */
+    /* Answering one changes the list: each round begins anew, and each cuts one more. */
     for (struct call *c = api->calls; c;) {
         struct call *next = c->next;
         if (c->cut) {
@@ -247,6 +258,8 @@ void api_drain(struct api *api) {
     hub_drain(api->hub);
     auth_flush(api->auth);
 }
+
+void api_halt(struct api *api) { api->closing = true; }
 
 static void on_closed(uv_handle_t *handle) {
     struct api *api = handle->data;

@@ -59,6 +59,9 @@ void api_set_jwks(struct api *api, struct jwks *jwks);
 /* Not ready any more: ends streams and long polls politely, writes down what is remembered; other
  * requests go on. */
 void api_drain(struct api *api);
+/* The HTTP server is closed, engine and writer end now: nothing more is asked of them. What is
+ * still under way there is refused with CLOSING when it comes back. */
+void api_halt(struct api *api);
 /* After the HTTP server is closed and after engine and writer have ended, which answers whatever
  * was still under way there. The loop must run afterwards. NULL is fine. */
 void api_close(struct api *api);

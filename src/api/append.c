@@ -176,18 +176,13 @@ static void send_batch(struct call *c) {
         answer_batch(c, a);
         return;
     }
-    if (c->keyed) {
-        c->receipt.http_status = 200;
-        c->receipt.body = STR_NONE;
-        c->rider = (struct append_rider){.receipt = &c->receipt};
-    }
     c->write = (struct writer_call){.request = {.items = a->items,
                                                 .count = a->count,
                                                 .atomic = a->atomic,
                                                 .outside = true,
                                                 .results = a->results,
                                                 .arena = &c->arena,
-                                                .riders = c->keyed ? &c->rider : NULL}};
+                                                .riders = call_receipt(c, 200, true)}};
     call_append(c, appended);
 }
 

@@ -111,6 +111,7 @@ static void send_answer(struct call *c, int code, const char *content_type,
     if (!own_cache) all[n++] = (struct http_header){STR("Cache-Control"), STR("no-store")};
     finish(c, code, err);
     c->cut = NULL;
+    call_give_back(c); /* before the answer, which may bring the connection's next request */
     http_respond(c->exchange, code, all, n, body);
     c->request = NULL;
     c->exchange = NULL;
@@ -161,6 +162,10 @@ void call_refuse(struct call *c, status code, const char *reason, const char *wh
     call_fail(c, &err);
 }
 
+void call_refuse_closing(struct call *c) {
+    call_refuse(c, ST_RETRY, "CLOSING", "", "the server is ending");
+}
+
 void call_handed_over(struct call *c, int code) {
     finish(c, code, NULL);
     c->cut = NULL;
@@ -196,7 +201,7 @@ static void job_done(struct pool_job *job) {
     if (job->code != ST_OK) {
         call_fail(c, &job->err);
     } else if (c->api->closing) {
-        call_refuse(c, ST_RETRY, "CLOSING", "", "the server is ending");
+        call_refuse_closing(c);
     } else if (c->then) {
         c->then(c);
     } else {
@@ -240,7 +245,10 @@ static void submit(struct call *c) {
     struct error err = {0};
     c->write.done = write_done;
     c->write.context = c;
-    if (writer_submit(c->api->options.writer, &c->write, &err) != ST_OK) call_fail(c, &err);
+    if (c->api->closing)
+        call_refuse_closing(c);
+    else if (writer_submit(c->api->options.writer, &c->write, &err) != ST_OK)
+        call_fail(c, &err);
 }
 
 static status write_task(struct ledger *ledger, void *context, struct error *err) {
@@ -295,7 +303,10 @@ str call_new_id(struct call *c) {
     char text[UUID_TEXT_LEN];
     if (c->keyed) {
         uint8_t hash[SHA256_LEN];
-        sha256_of(call_text(c, "%.*s\n%.*s", STR_ARG(c->receipt.scope), STR_ARG(c->receipt.key)),
+        char request[2 * SHA256_LEN]; /* a key may be used for another one when a day is over */
+        hex_encode(c->receipt.fingerprint, SHA256_LEN, request);
+        sha256_of(call_text(c, "%.*s\n%.*s\n%.*s", STR_ARG(c->receipt.scope),
+                            STR_ARG(c->receipt.key), (int)sizeof(request), request),
                   hash);
         memcpy(id.b, hash, sizeof(id.b));
         id.b[6] = (uint8_t)(0x40 | (id.b[6] & 0x0F));

@@ -273,7 +273,7 @@ static void caller_known(struct call *c) {
 static void on_checked(struct auth_check *check) {
     struct call *c = (struct call *)(void *)((char *)check - offsetof(struct call, auth));
     if (check->code == ST_OK && c->api->closing) {
-        call_refuse(c, ST_RETRY, "CLOSING", "", "the server is ending");
+        call_refuse_closing(c);
         return;
     }
     if (check->code == ST_OK) {

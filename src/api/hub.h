@@ -20,7 +20,7 @@ enum {
     HUB_POLL_MS = 250, /* looks for events of other processes, where there may be any */
     HUB_PAGE = 200,
     HUB_HEADERS_MAX = 32,   /* of hub_request.headers */
-    HUB_RECHECK_MS = 15000, /* looks whether keys were changed by other processes, as often */
+    HUB_RECHECK_MS = 15000, /* looks whether keys of open streams were changed, as often */
 };
 #define HUB_RECENT_BYTES_MAX                                                                       \
     ((size_t)256 * 1024) /* rendered events kept for those a little behind */

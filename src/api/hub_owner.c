@@ -1,10 +1,11 @@
 /* api/hub_owner.c: who reads, and whether they still may.
  *
  * A stream is let in once and may last for days. What this process changes of a key it tells the
- * hub; what another node changes of it in a shared database is found here: each key that has open
- * streams is looked at every HUB_RECHECK_MS, a few a tick, and when it is not what it was when its
- * streams began, or is revoked, they end. With API_KEYS_MAX different keys that takes 35 seconds at
- * most. A ledger that cannot be read ends nothing: then there is nothing to be sent either. */
+ * hub; what another node changes of it in a shared database is found here, and so is a key that was
+ * changed when its caller was let in but the stream had not begun: each key that has open streams
+ * is looked at every HUB_RECHECK_MS, a few a tick, and when it is not what it was when its streams
+ * began, or is revoked, they end. With API_KEYS_MAX different keys that takes 35 seconds at most. A
+ * ledger that cannot be read ends nothing: then there is nothing to be sent either. */
 #include "api/hub_impl.h"
 #include "base/arena.h"
 #include "ledger/access.h"
@@ -90,7 +91,7 @@ void hub_owners_recheck(struct hub *hub) {
     struct hub_recheck *r = &hub->recheck;
     int64_t now = (int64_t)uv_now(hub->loop);
     struct error ignored;
-    if (!hub->other_writers || r->busy) return;
+    if (r->busy) return;
     r->count = 0;
     while (hub_linked(&hub->owner_list) && r->count < HUB_RECHECKS_MAX) {
         struct hub_owner *o = HUB_OWNER(hub->owner_list.next, struct hub_owner, of_hub);

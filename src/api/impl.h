@@ -94,7 +94,8 @@ struct call {
     call_work work;
     call_then then;
     void (*cut)(struct call *call);  /* a call that waits: the client is gone, or we are draining;
-                                        it must be answered now */
+                                        it must be answered now, or when it is known what it has
+                                        begun */
     struct run_wait {                /* for a run's end */
         struct call *next, *prev;    /* others that wait for the same one */
         struct call *later, *sooner; /* others that wait equally long, by when it is over */
@@ -102,7 +103,7 @@ struct call {
         int64_t until_ns;
         bool timed; /* is in one of api->waits_by_s */
     } wait;
-    void (*ended)(struct call *call); /* or NULL: it was answered, whatever the answer */
+    void (*ended)(struct call *call); /* or NULL: it is answered now, whatever the answer */
     void *own;                        /* the route's, in the arena */
 };
 
@@ -134,7 +135,7 @@ struct api {
     struct call *done_first, **done_end;
     bool draining, sweeping, verifying, archiving;
     atomic_bool stopping; /* for readers: we are draining */
-    bool closing;         /* engine and writer are gone: whatever comes back is refused */
+    bool closing;         /* engine and writer end, or are gone: whatever comes back is refused */
     bool sweep_more;      /* there are more old receipts than one sweep takes */
     struct writer_call sweep_call;
     int64_t ready_until_ns; /* a query was answered just now */
@@ -162,11 +163,13 @@ void call_fail(struct call *call, const struct error *err);
 /* The same from parts; `reason` has static storage. */
 void call_refuse(struct call *call, status code, const char *reason, const char *where,
                  const char *fmt, ...) PRINTF_LIKE(5, 6);
+void call_refuse_closing(struct call *call); /* CLOSING */
 /* `value` must live until the answer: in the arena. */
 void call_header(struct call *call, const char *name, str value);
 /* The exchange was given to somebody else (the hub): forgets the call after `ended`. */
 void call_handed_over(struct call *call, int code);
-void call_end(struct call *call); /* frees it: only after call_handed_over() */
+void call_end(struct call *call);       /* frees it: only after call_handed_over() */
+void call_give_back(struct call *call); /* what it holds so that others must wait; once */
 /* "/v1/runs/" and the id, percent-encoded; in the arena. */
 str call_path(struct call *call, const char *prefix, str id);
 /* A str in the call's arena. */

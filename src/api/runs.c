@@ -18,6 +18,7 @@ struct start {
     bool existing;
     int64_t wait_s;
     int ended; /* enum run_status, when it is seen; 0 */
+    int found; /* the same, by a reader: `ended` may be set meanwhile */
     bool started;
 };
 
@@ -209,12 +210,13 @@ static status read_status(struct call *c, struct ledger *reader, struct error *e
     struct start *s = c->own;
     struct run_info info;
     status st = call_find_run(c, reader, s->q.run_id, &info, err);
-    if (st == ST_OK && run_is_final(info.head.status)) s->ended = (int)info.head.status;
+    if (st == ST_OK && run_is_final(info.head.status)) s->found = (int)info.head.status;
     return st;
 }
 
 static void after_status(struct call *c) {
     struct start *s = c->own;
+    if (!s->ended) s->ended = s->found;
     if (s->ended) {
         leave_waiters(c);
         answer_start(c);

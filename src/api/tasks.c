@@ -118,10 +118,11 @@ static void on_tasks(void *context, const struct task *tasks, size_t count) {
     if (!p->asking) answer_poll(c);
 }
 
+/* What it has been leased is told, also to nobody: until the receipt of a lease is committed, the
+ * key must be in use, or a repetition would take other tasks. */
 static void stop_polling(struct call *c) {
     struct poll *p = c->own;
-    engine_poll_cancel(c->api->options.engine, p->poll);
-    on_tasks(c, NULL, 0);
+    engine_poll_stop(c->api->options.engine, p->poll);
 }
 
 static void on_gone(void *context, struct http_exchange *exchange) {
@@ -341,12 +342,13 @@ struct result {
     struct answer answer;
     struct error *err; /* NULL: taken */
     int64_t line;
+    bool rode; /* its receipt is committed */
 };
 struct results {
     struct poll poll; /* first: the functions of a poll find it at c->own */
     str poll_queue;
     struct result *items;
-    size_t count, pending, taken;
+    size_t count, pending;
     str actor;
 };
 #define Q(member) FIELD(struct results, member)
@@ -379,18 +381,25 @@ static void results_given(struct call *c) {
         return;
     }
     r->poll.after_results = true;
-    if (poll_again(c)) return;
-    if (start_poll(c, &r->poll, &err) != ST_OK)
+    bool closing = c->api->closing; /* perhaps in the middle of the engine's own end */
+    if (!closing && poll_again(c)) return;
+    if (closing || start_poll(c, &r->poll, &err) != ST_OK)
         on_tasks(c, NULL, 0); /* the results were taken: that is what must be said */
 }
 
-/* All lines are answered. Where none had an effect, none has left a receipt. */
+/* All lines are answered. One that was told before had no effect, and so has left no receipt; when
+ * its run is over, it could not be taken once more. */
 static void results_over(struct call *c) {
     struct results *r = c->own;
-    if (r->taken > 0 && !c->rode)
-        call_ride(c, results_given);
-    else
-        results_given(c);
+    const struct append_rider *left = NULL;
+    for (size_t i = 0; i < r->count; i++) {
+        struct result *item = &r->items[i];
+        if (item->err || item->rode || !item->rider.receipt) continue;
+        item->rider.next = left;
+        left = &item->rider;
+    }
+    c->rider = left ? *left : (struct append_rider){0};
+    call_ride(c, results_given);
 }
 
 static void on_result(void *context, status code, const struct error *err) {
@@ -400,8 +409,6 @@ static void on_result(void *context, status code, const struct error *err) {
     if (code != ST_OK && !item->err) {
         item->err = ARENA_NEW(&c->arena, struct error);
         *item->err = *err;
-    } else if (code == ST_OK) {
-        r->taken++;
     }
     if (--r->pending == 0) results_over(c);
 }
@@ -426,7 +433,7 @@ static const struct append_rider *line_rider(struct call *c, struct result *item
     item->receipt = c->receipt;
     item->receipt.http_status = 200;
     item->receipt.body = call_text(c, "%lld", (long long)item->line);
-    item->rider = (struct append_rider){.receipt = &item->receipt, .rode = &c->rode};
+    item->rider = (struct append_rider){.receipt = &item->receipt, .rode = &item->rode};
     return &item->rider;
 }
 
@@ -490,7 +497,6 @@ static void give_results(struct call *c) {
     struct results *r = c->own;
     r->actor = call_actor(c);
     r->pending = 1 + r->count; /* one our own: the end comes after the last, whoever answers when */
-    (void)call_receipt(c, 200, true);
     for (size_t i = 0; i < r->count; i++) {
         struct result *item = &r->items[i];
         const struct answer *a = &item->answer;

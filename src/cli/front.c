@@ -258,6 +258,7 @@ void front_drain(struct front *f) {
     http_server_close(f->local, NULL, NULL);
     f->world = f->local = NULL;
     (void)uv_run(f->options.loop, UV_RUN_NOWAIT);
+    api_halt(f->api); /* the host closes next; connections are over, but some calls may not be */
 }
 
 void front_close(struct front *f) {

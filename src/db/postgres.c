@@ -305,7 +305,9 @@ static void wait_for_answer(struct pg_db *db) {
             ask_to_cancel(db);
             return;
         }
-        if (poll(&fd, 1, STOP_LOOK_MS) > 0 && !pq->PQconsumeInput(db->conn)) return;
+        (void)poll(&fd, 1, STOP_LOOK_MS);
+        /* Whatever poll() says: of what TLS has read already it does not know. */
+        if (!pq->PQconsumeInput(db->conn)) return;
     }
 }
 
@@ -627,7 +629,10 @@ static void pg_reset(struct db_stmt *base) {
     st->result = NULL;
 }
 
-static void pg_stmt_free(struct db_stmt *base) { mem_free(base); }
+static void pg_stmt_free(struct db_stmt *base) {
+    pq->PQclear(((struct pg_stmt *)base)->result); /* an answer that nobody took */
+    mem_free(base);
+}
 
 static status pg_backup(struct db *base, str path, struct error *err) {
     const struct pg_db *db = (const struct pg_db *)base;

@@ -161,6 +161,8 @@ MUST_CHECK status engine_poll(struct engine *engine, str tenant_id, str queue, s
                               size_t max, int64_t lease_ms, int64_t deadline_us,
                               const struct receipt *receipt, engine_tasks_done done, void *context,
                               struct engine_poll **out, struct error *err);
+/* It waits no longer: `done` comes now, or when it is known which of its leases were committed. */
+void engine_poll_stop(struct engine *engine, struct engine_poll *poll);
 /* The poller went away: no answer comes. */
 void engine_poll_cancel(struct engine *engine, struct engine_poll *poll);
 /* Extends the lease. ST_CONFLICT LEASE_LOST: somebody else has the task, or it is over. */

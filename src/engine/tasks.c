@@ -308,6 +308,12 @@ status engine_poll(struct engine *eng, str tenant_id, str queue, str worker, siz
     return ST_OK;
 }
 
+void engine_poll_stop(struct engine *eng, struct engine_poll *p) {
+    p->deadline_us = 0;
+    poll_leave_queue(p);
+    poll_maybe_answer(p, eng->ports.now_us(eng->ports.context));
+}
+
 void engine_poll_cancel(struct engine *eng, struct engine_poll *p) {
     p->gone = true;
     poll_leave_queue(p);

@@ -27,7 +27,7 @@ enum {
 /* ---- what travels with a change ---- */
 
 struct receipt {                     /* of a request with an Idempotency-Key */
-    str scope;                       /* who asked: the principal's name */
+    str scope;                       /* who asked: "<length of the tenant> <tenant> <name>" */
     str key;                         /* as sent */
     uint8_t fingerprint[SHA256_LEN]; /* of method, target, type and body: another is refused */
     int http_status;

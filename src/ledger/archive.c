@@ -15,8 +15,9 @@
 
 enum {
     LOT_RUNS_MAX = 256,
-    LOT_EVENTS_MAX = 4096, /* moved in one transaction: appends wait that long */
-    LOT_SCAN_MAX = 8192,   /* runs looked at in one: most may have been archived before */
+    LOT_RUNS_POSTGRES = 64, /* there all are counted before the first is taken */
+    LOT_EVENTS_MAX = 4096,  /* moved in one transaction: appends wait that long */
+    LOT_SCAN_MAX = 8192,    /* runs looked at in one: most may have been archived before */
     NUMBER_CHARS = 21,
 };
 
@@ -31,12 +32,12 @@ struct archiving {
 };
 
 /* The lowest numbers first: the oldest runs. Of most runs that were archived before, the first tier
- * has nothing. $2 bounds how many are looked at. */
+ * has nothing. $2 bounds how many are looked at, and $5 how many events of one are counted. */
 /* clang-format off */
 #define ENDED_US EVENT_AT("y.persisted_us", "(r.tenant_no * 1099511627776 + s.ended_seq)")
 static const char choose_sql[] =
     "SELECT x.run_no, x.events FROM (SELECT s.run_no,"
-    " (SELECT COUNT(*) FROM ledger_event e WHERE e.run_no = s.run_no) AS events"
+    " (SELECT COUNT(*) FROM (SELECT 1 FROM ledger_event e WHERE e.run_no = s.run_no LIMIT $5) n) AS events"
     " FROM state_run s JOIN ledger_run r ON r.run_no = s.run_no"
     " WHERE s.run_no > $1 AND s.run_no <= $2 AND s.status >= 5 AND ({int:$3} = 0 OR " ENDED_US " < $3)) x"
     " WHERE x.events > 0 ORDER BY x.run_no LIMIT $4";
@@ -58,7 +59,7 @@ static status choose_lot(struct ledger *l, struct archiving *a, struct error *er
     bool full = false;
     bool postgres = db_is_postgres(l->db);
     const struct archive_request *request = a->request;
-    int64_t left = LOT_RUNS_MAX;
+    int64_t left = postgres ? LOT_RUNS_POSTGRES : LOT_RUNS_MAX;
     if (request->runs_max > 0 && request->runs_max - a->at->report.runs < left)
         left = request->runs_max - a->at->report.runs;
     status st = db_prepare(l->db, choose_sql, &q, err);
@@ -67,6 +68,7 @@ static status choose_lot(struct ledger *l, struct archiving *a, struct error *er
     db_bind_int(q, 2, a->until);
     db_bind_int(q, 3, request->until_us);
     db_bind_int(q, 4, left);
+    db_bind_int(q, 5, LOT_EVENTS_MAX + 1); /* more is too many for one lot */
     buf_put_char(&a->numbers, postgres ? '{' : '[');
     while (!full && (st = db_step(q, &row, err)) == ST_OK && row)
         full = !add_run(a, db_int(q, 0), db_int(q, 1)) || a->runs == left ||

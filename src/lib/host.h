@@ -38,6 +38,7 @@ struct host_options {
 enum { HOST_LEASE_MS = 6000, HOST_RENEW_MS = 2000, HOST_SQLITE_LEASE_MS = 30000,
        HOST_SQLITE_RENEW_MS = 10000, HOST_POKE_MS = 250,
        HOST_PLANS_MAX = 64, HOST_PLAN_TENANTS_MAX = 64, HOST_FETCHES_MAX = 16,
+       HOST_TENANT_FETCHES_MAX = HOST_FETCHES_MAX / 2, /* of one tenant */
        HOST_PLAN_SMALL = 64 * 1024, /* bytes; a larger one is read on another thread */
        RECOVER_LIMIT = 200 };
 
@@ -48,7 +49,8 @@ MUST_CHECK status host_open(uv_loop_t *loop, const struct host_options *options,
  * that is kept already, and a reference that cannot be right are answered at once, before this
  * returns. Who asks for what is on its way to that tenant already waits for the same fetch. `done` is
  * called on the loop, once, also when the host closes (ST_RETRY). At most HOST_FETCHES_MAX at a time,
- * then ST_LIMIT with PLAN_FETCHES_TOO_MANY. Nothing of `tenant_id` and `ref` is needed afterwards. */
+ * then ST_LIMIT with PLAN_FETCHES_TOO_MANY, and HOST_TENANT_FETCHES_MAX of one tenant, then
+ * TENANT_FETCHES_TOO_MANY. Nothing of `tenant_id` and `ref` is needed afterwards. */
 typedef void (*host_fetched)(void *context, status code, const struct error *err);
 void host_prefetch(struct host *host, str tenant_id, const struct plan_ref *ref, host_fetched done,
                    void *context);

@@ -324,14 +324,24 @@ static struct fetch *under_way(const struct host_plans *p, str tenant_id,
     return f;
 }
 
-static status room(const struct host_plans *p, struct error *err) {
-    if (p->fetch_count < HOST_FETCHES_MAX) return ST_OK;
-    return error_at(err, ST_LIMIT, "PLAN_FETCHES_TOO_MANY", "",
-                    "%d plans are being fetched already", HOST_FETCHES_MAX);
+/* For all of them, and for one tenant: its slow sources are not everybody's. */
+static status room(const struct host_plans *p, str tenant_id, struct error *err) {
+    int theirs = 0;
+    for (const struct fetch *f = p->fetches; f; f = f->next)
+        theirs += str_eq(f->tenant_id, tenant_id);
+    if (p->fetch_count >= HOST_FETCHES_MAX)
+        return error_at(err, ST_LIMIT, "PLAN_FETCHES_TOO_MANY", "",
+                        "%d plans are being fetched already", HOST_FETCHES_MAX);
+    if (theirs >= HOST_TENANT_FETCHES_MAX)
+        return error_at(err, ST_LIMIT, "TENANT_FETCHES_TOO_MANY", "",
+                        "%d plans are being fetched for the tenant, which is its share: try again "
+                        "later",
+                        HOST_TENANT_FETCHES_MAX);
+    return ST_OK;
 }
 
 static status begin_remote(struct host_plans *p, struct fetch *f, struct error *err) {
-    status st = room(p, err);
+    status st = room(p, f->tenant_id, err);
     if (st == ST_OK && !p->client) st = client_open(p->loop, &p->client, err);
     return st == ST_OK ? client_start(p->client, &f->ask.request, on_response, f, &f->call, err)
                        : st;
@@ -344,7 +354,7 @@ static status begin_local(struct host_plans *p, struct fetch *f, bool *wait, str
     if (st != ST_OK) return st;
     *wait = !f->came.bytes.ptr || f->came.bytes.len > HOST_PLAN_SMALL;
     if (*wait) {
-        st = room(p, err);
+        st = room(p, f->tenant_id, err);
         return st == ST_OK ? read_on_thread(p->loop, f, err) : st;
     }
     read_bytes(f);

@@ -350,18 +350,27 @@ TEST_DB(engine_tells_why_a_plan_did_not_come) {
     shop_close(&s);
 }
 
-/* So many at a time, and a host that closes waits for none of them. */
+/* The first half of the fetches is one tenant's, which is all that it may have. */
+static str fetcher(int i) { return i < HOST_TENANT_FETCHES_MAX ? STR("acme") : STR("globex"); }
+
+/* So many at a time, half of them for one tenant, and a host that closes waits for none. */
 TEST_DB(engine_leaves_fetches_alone_when_it_closes) {
     struct shop s;
     struct fetched f[HOST_FETCHES_MAX + 1] = {0};
+    struct fetched more = {0};
     shop_open(&s, url);
+    struct plan_ref another = remote(&s, "/another");
     atomic_store(&s.hold, true);
     for (int i = 0; i <= HOST_FETCHES_MAX; i++) {
         char path[32];
         snprintf(path, sizeof path, "/%d", i);
         struct plan_ref ref = remote(&s, path);
-        host_prefetch(s.bed.host, STR("acme"), &ref, on_fetched, &f[i]);
+        if (i == HOST_TENANT_FETCHES_MAX)
+            host_prefetch(s.bed.host, STR("acme"), &another, on_fetched, &more);
+        host_prefetch(s.bed.host, fetcher(i), &ref, on_fetched, &f[i]);
     }
+    CHECK(more.answers == 1 && more.code == ST_LIMIT &&
+          strcmp(more.err.reason, "TENANT_FETCHES_TOO_MANY") == 0);
     const struct fetched *last = &f[HOST_FETCHES_MAX];
     CHECK(last->answers == 1 && last->code == ST_LIMIT &&
           strcmp(last->err.reason, "PLAN_FETCHES_TOO_MANY") == 0);
@@ -465,7 +474,7 @@ TEST_DB(engine_closes_while_large_plans_are_read) {
         char version[16];
         snprintf(version, sizeof version, "%d", i);
         struct plan_ref ref = bed_put(&s.bed, large_plan(&s.bed, version));
-        host_prefetch(s.bed.host, STR("acme"), &ref, on_fetched, &f[i]);
+        host_prefetch(s.bed.host, fetcher(i), &ref, on_fetched, &f[i]);
     }
     CHECK(f[HOST_FETCHES_MAX].answers == 1 &&
           strcmp(f[HOST_FETCHES_MAX].err.reason, "PLAN_FETCHES_TOO_MANY") == 0);

@@ -313,6 +313,34 @@ TEST_DB(engine_poll_that_is_gone_gets_nothing) {
     bed_release(&bed);
 }
 
+/* One that waits no longer is answered, but not before it is known what it was leased. */
+TEST_DB(engine_poll_that_stops_has_what_it_was_leased) {
+    struct bed bed;
+    bed_init(&bed, url);
+    bed_open(&bed);
+    struct polled idle;
+    poll_begin(&bed, &idle, "idle", 1, 60000, 20000);
+    CHECK(!idle.there);
+    engine_poll_stop(host_engine(bed.host), idle.poll);
+    CHECK(idle.there && idle.count == 0);
+    start(&bed, PLAN(TASK("t", "")), "r");
+    struct explanation x = explained(&bed, "r");
+    while (x.count == 0 || x.waits[0].kind != WAIT_WORKER) {
+        bed_turn(&bed, 5);
+        x = explained(&bed, "r");
+    }
+    struct polled busy;
+    poll_begin(&bed, &busy, "busy", 2, 60000, 20000);
+    CHECK(!busy.there); /* the lease is on its way to the ledger */
+    engine_poll_stop(host_engine(bed.host), busy.poll);
+    CHECK(!busy.there);
+    poll_end(&busy);
+    CHECK(busy.count == 1 && is(busy.tasks[0].ref.run_id, "r") && busy.tasks[0].ref.lease == 1);
+    CHECK(answer(&bed, &busy.tasks[0].ref, true, NULL, NULL).code == ST_OK);
+    CHECK(bed_wait(&bed, "r") == RUN_COMPLETED);
+    bed_release(&bed);
+}
+
 TEST_DB(engine_poll_refuses_what_makes_no_sense) {
     static const struct {
         const char *tenant, *queue, *worker;

@@ -366,7 +366,7 @@ static bool stop_nodes(bool ok) {
 
 /* ---- a series ---- */
 
-/* Waits for the nodes and puts the plan, at each of them. */
+/* Waits for the nodes and puts the plan, at each of them, for the tenant of all runs. */
 static bool put_plan(void) {
     struct conn c;
     struct answer a = {0};
@@ -380,7 +380,7 @@ static bool put_plan(void) {
             ok = bad("a node is not ready: %s", test.nodes[i].child.said);
         if (ok && !conn_open(&c, test.epoll, test.nodes[i].child.port, &c))
             ok = bad("connect: %s", strerror(errno));
-        conn_request(&c, "POST", "/v1/plans", "Content-Type: application/json\r\n",
+        conn_request(&c, "POST", "/v1/plans?tenantId=tenant", "Content-Type: application/json\r\n",
                      str_c(plan_text));
         while (ok && !conn_answer(&c, &a)) {
             (void)epoll_wait(test.epoll, &ignored, 1, 1000);

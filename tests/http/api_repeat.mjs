@@ -1,5 +1,6 @@
 // api_repeat.mjs: requests that are sent twice with one Idempotency-Key, and what is written down of those that change nothing.
-import { check, id, pause, same, test, until } from './harness.mjs'
+import { Connection, requestBytes } from './client.mjs'
+import { check, id, options, pause, same, test, until } from './harness.mjs'
 import { acme, events, held, put, quick, root, run, start, step } from './world.mjs'
 
 const { worker, operator, viewer, admin } = acme
@@ -62,6 +63,24 @@ test('repeat poll: a lease that ran out is not given back', async () => {
   await pause(400)
   same(tokens(await poll(queue, { leaseMs: 200 }, headers)), [])
   same((await poll(queue, {}, keyed())).json.items[0].lease, 2)
+})
+// Whenever the connection ends: the repetition has what the first time took, and the rest is free.
+test('repeat poll: the first was cut off, perhaps while its lease was being committed', async () => {
+  for (let i = 0; i < 30; i++) {
+    const { queue } = await queueOf(2)
+    const headers = keyed()
+    const body = { queue, worker: 'w', waitMs: 5000, max: 1, leaseMs: 60000 }
+    const cut = new Connection(options.url)
+    await cut.open()
+    cut.socket.write(requestBytes(options.url, acme.keys.worker, { method: 'POST', target: '/v1/tasks/poll', headers: [...headers, ['Content-Type', 'application/json']], body: JSON.stringify(body) }))
+    await pause(i % 6)
+    cut.close()
+    const again = await until('the answer', async () => { const a = await worker.send('POST', '/v1/tasks/poll', body, headers); return a.status === 200 && a })
+    same(tokens(again).length, 1)
+    const rest = await poll(queue, { max: 2 })
+    same(tokens(rest).length, 1, `tasks that are left in round ${i}`)
+    check(tokens(rest)[0] !== tokens(again)[0], 'the same task')
+  }
 })
 test('repeat poll: one that took nothing is not remembered; nor is it another caller\'s', async () => {
   const queue = id('queue')
@@ -136,6 +155,19 @@ test('repeat results: each line as it was, and the same tasks', async () => {
   same([other.status, other.json.code], [422, 'IDEMPOTENCY_KEY_REUSED'])
   same((await worker.lines('/v1/tasks/results', text)).lines[2].error.code, 'LEASE_LOST')
   same((await events(runId)).filter((e) => e.eventType === 'StepCompleted').length, 1)
+})
+test('repeat results: a line that was told before is remembered like the others', async () => {
+  const { queue, runId } = await queueOf(2)
+  const [a] = tokens(await take(queue, 1))
+  const [b] = tokens(await take(queue, 1))
+  await worker.must(200, 'POST', '/v1/tasks/complete', { task: a })
+  const text = [a, b, b].map((task) => `${JSON.stringify({ task })}\n`).join('')
+  const headers = keyed()
+  same((await worker.lines('/v1/tasks/results', text, headers)).lines, [{ ok: true }, { ok: true }, { ok: true }])
+  await over(runId)
+  const again = await worker.lines('/v1/tasks/results', text, headers)
+  same([replayed(again), again.lines], [true, [{ ok: true }, { ok: true }, { ok: true }]])
+  same((await worker.lines('/v1/tasks/results', text)).lines.map((l) => l.error?.code), ['LEASE_LOST', 'LEASE_LOST', 'LEASE_LOST'])
 })
 test('repeat heartbeat: it counts each time, and a lost lease is told', async () => {
   const { queue } = await queueOf()
