@@ -208,8 +208,8 @@ int http_once(int port, const char *method, const char *target, const char *head
 void http_put_plan(int port, str plan, struct buf *ref) {
     struct buf answer;
     buf_init(&answer, (size_t)1024 * 1024);
-    int code =
-        http_once(port, "POST", "/v1/plans", "Content-Type: application/json\r\n", plan, &answer);
+    int code = http_once(port, "POST", "/v1/plans?tenantId=bench",
+                         "Content-Type: application/json\r\n", plan, &answer);
     if (code != 201 && code != 200) {
         fprintf(stderr, "%.*s\n", (int)answer.len, answer.ptr);
         die("the plan was refused", NULL);
