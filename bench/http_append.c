@@ -59,7 +59,7 @@ void bench_http_echo(const struct bench_options *o) {
 
 /* ---- events as requests: prepared once, patched in place ---- */
 
-enum { BATCH = 256, BATCH_CONNECTIONS = 16, LINE_ROOM = 1024 };
+enum { BATCH = 256, BATCH_CONNECTIONS = 4, LINE_ROOM = 1024 };
 
 struct template { /* one of the ten events of a run */
     struct event event;
@@ -303,7 +303,7 @@ void bench_http_append_batch(const struct bench_options *o) {
         histogram_merge(&all, &r.latency);
     }
     child_stop(&cairn);
-    figure("http-append-batch", "256 events a request, 16 connections, against append-group", value,
+    figure("http-append-batch", "256 events a request, 4 connections, against append-group", value,
            "events/s", limit, value / limit);
     latency_figures("http-append-batch", "latency", &all);
     buf_release(&dir);
