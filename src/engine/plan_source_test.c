@@ -439,17 +439,23 @@ TEST(plan_source_judges_the_address_of_a_name) {
 
 /* ---- the local store ---- */
 
+enum { URI_ROOM = 128 };
+static struct plan_ref ref_by_hash(struct stage *s, char uri[URI_ROOM]) {
+    struct plan_ref ref = ref_to(s, "", GOOD);
+    char hex[SHA256_HEX_LEN + 1] = "";
+    hex_encode(ref.sha256, SHA256_LEN, hex);
+    (void)snprintf(uri, URI_ROOM, "plan:sha256:%s", hex);
+    ref.uri = str_c(uri);
+    return ref;
+}
+
 TEST(plan_store_keeps_plans_by_hash) {
     struct stage s;
     stage_open(&s);
     char folder[512];
     (void)snprintf(folder, sizeof folder, "%s/a/plans", test_dir());
-    struct plan_ref ref = ref_to(&s, "", GOOD);
-    char hex[SHA256_HEX_LEN + 1] = "";
-    char uri[128];
-    hex_encode(ref.sha256, SHA256_LEN, hex);
-    (void)snprintf(uri, sizeof uri, "plan:sha256:%s", hex);
-    ref.uri = str_c(uri);
+    char uri[URI_ROOM];
+    struct plan_ref ref = ref_by_hash(&s, uri);
     check_refused(&s, &ref, "PLAN_URI_NOT_ALLOWED"); /* no store is configured */
     s.source.plans_folder = str_c(folder);
     check_refused(&s, &ref, "PLAN_NOT_FOUND");
@@ -465,7 +471,7 @@ TEST(plan_store_keeps_plans_by_hash) {
     CHECK(plan->bytes == strlen(GOOD));
 
     char path[1024];
-    (void)snprintf(path, sizeof path, "%s/%s.json", folder, hex);
+    (void)snprintf(path, sizeof path, "%s/%s.json", folder, uri + sizeof "plan:sha256:" - 1);
     CHECK(file_replace(str_c(path), STR(OTHER), &err) == ST_OK, "%s", err.msg);
     check_refused(&s, &ref, "PLAN_INTEGRITY_VALIDATION_FAILED");
     CHECK(plan_store_put(str_c(folder), STR(GOOD), hash, &err) == ST_OK, "%s", err.msg); /* mends */
@@ -503,12 +509,8 @@ TEST(plan_source_asks_for_the_tenant) {
     stage_open(&s);
     char folder[512];
     (void)snprintf(folder, sizeof folder, "%s/plans", test_dir());
-    struct plan_ref ref = ref_to(&s, "", GOOD);
-    char hex[SHA256_HEX_LEN + 1] = "";
-    char uri[128];
-    hex_encode(ref.sha256, SHA256_LEN, hex);
-    (void)snprintf(uri, sizeof uri, "plan:sha256:%s", hex);
-    ref.uri = str_c(uri);
+    char uri[URI_ROOM];
+    struct plan_ref ref = ref_by_hash(&s, uri);
     s.source.plans_folder = str_c(folder);
     s.source.stored = kept_by;
     s.source.stored_context = &keeper;
