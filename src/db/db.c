@@ -212,10 +212,18 @@ static void reset_all(struct db *db) {
         if (st->reading) db_reset(st);
 }
 
+/* What the transaction asks must not depend on a commit whose outcome is not known. */
+static status check_beside(struct db *db, struct error *err) {
+    if (!db->committing || db->beside) return ST_OK;
+    db->too_early = true;
+    return error_set(err, ST_RETRY, "the commit before is still under way");
+}
+
 status db_exec(struct db *db, const char *sql, struct error *err) {
     ASSERT(!db->failed);
     char *expanded = NULL;
-    status st = braces_expand(db->postgres, sql, &expanded, err);
+    status st = check_beside(db, err);
+    if (st == ST_OK) st = braces_expand(db->postgres, sql, &expanded, err);
     if (st == ST_OK) st = db->ops->exec(db, expanded, err);
     mem_free(expanded);
     return st == ST_OK ? ST_OK : fail(db, st);
@@ -229,17 +237,46 @@ status db_begin(struct db *db, bool write, struct error *err) {
     status st = db->ops->begin(db, write, err);
     if (st != ST_OK) return st;
     db->in_transaction = true;
-    db->failed = false;
+    db->failed = db->too_early = false;
     return ST_OK;
 }
 
 status db_commit(struct db *db, struct error *err) {
     ASSERT(db->in_transaction);
     ASSERT(!db->failed);
+    ASSERT(!db->committing);
     reset_all(db);
     status st = db->ops->commit(db, err);
     db->in_transaction = false;
     return st;
+}
+
+bool db_can_overlap(const struct db *db) { return db->overlaps; }
+
+status db_commit_send(struct db *db, struct error *err) {
+    ASSERT(db->in_transaction);
+    ASSERT(!db->failed);
+    ASSERT(!db->committing);
+    ASSERT(db->overlaps);
+    reset_all(db);
+    status st = db->ops->commit_send(db, err);
+    db->in_transaction = false;
+    db->committing = st == ST_OK;
+    return st;
+}
+
+status db_commit_wait(struct db *db, struct error *err) {
+    ASSERT(db->committing);
+    status st = db->ops->commit_wait(db, err);
+    db->committing = false;
+    return st;
+}
+
+bool db_was_too_early(const struct db *db) { return db->too_early; }
+
+void db_beside(struct db *db, bool on) {
+    db->beside = on;
+    if (db->ops->beside) db->ops->beside(db, on);
 }
 
 void db_rollback(struct db *db) {
@@ -340,7 +377,8 @@ status db_send(struct db_stmt *st, struct error *err) {
     ASSERT(!st->db->failed);
     ASSERT(!st->reading);
     if (!st->db->ops->send || st->bad_param) return ST_OK; /* the step will tell */
-    status s = st->db->ops->send(st, err);
+    status s = check_beside(st->db, err);
+    if (s == ST_OK) s = st->db->ops->send(st, err);
     if (s == ST_OK) return ST_OK;
     db_reset(st);
     return fail(st->db, s);
@@ -358,11 +396,11 @@ void db_stop_on(struct db *db, const atomic_bool *stop) {
 status db_step(struct db_stmt *st, bool *row, struct error *err) {
     ASSERT(!st->db->failed);
     bool got = false;
-    status s = ST_OK;
-    if (db_stopped(st->db))
+    status s = check_beside(st->db, err);
+    if (s == ST_OK && db_stopped(st->db))
         s = error_set(err, ST_RETRY, "stopped in the middle of \"%.*s\"", db_sql_shown(st->sql),
                       st->sql);
-    else
+    else if (s == ST_OK)
         s = st->bad_param ? bad_param(st, err) : st->db->ops->step(st, &got, err);
     if (s != ST_OK) {
         db_reset(st);
@@ -378,7 +416,8 @@ status db_run(struct db_stmt *st, int64_t *changed, struct error *err) {
     ASSERT(!st->db->failed);
     ASSERT(!st->reading);
     int64_t n = 0;
-    status s = st->bad_param ? bad_param(st, err) : st->db->ops->run(st, &n, err);
+    status s = check_beside(st->db, err);
+    if (s == ST_OK) s = st->bad_param ? bad_param(st, err) : st->db->ops->run(st, &n, err);
     db_reset(st);
     if (s != ST_OK) return fail(st->db, s);
     *changed = n;
@@ -528,10 +567,10 @@ status db_bulk_flush(struct db_bulk *b, struct error *err) {
     ASSERT(b->db->in_transaction);
     ASSERT(!b->db->failed);
     ASSERT(b->col == 0); /* whole rows */
-    status st = ST_OK;
-    if (b->trouble != ST_OK)
+    status st = b->spec.kind == DB_INSERT ? ST_OK : check_beside(b->db, err);
+    if (st == ST_OK && b->trouble != ST_OK)
         st = bulk_trouble(b, err);
-    else if (b->ncells > 0)
+    else if (st == ST_OK && b->ncells > 0)
         st = b->db->ops->bulk_flush(b, err);
     db_bulk_clear(b);
     return st == ST_OK ? ST_OK : fail(b->db, st);

@@ -40,10 +40,14 @@ struct db {
     const struct db_ops *ops;
     const char *name;
     bool postgres;
+    bool overlaps; /* the driver can commit beside the next transaction */
     enum db_mode mode;
     const atomic_bool *stop; /* db_stop_on(); or NULL */
     bool in_transaction;
-    bool failed; /* something failed inside the transaction: only db_rollback() is legal */
+    bool failed;     /* something failed inside the transaction: only db_rollback() is legal */
+    bool committing; /* between db_commit_send() and db_commit_wait() */
+    bool beside;     /* db_beside() */
+    bool too_early;  /* the transaction asked what it may not while a commit is under way */
     struct db_stmt *stmts; /* owned, newest first */
     struct db_bulk *bulks; /* owned, newest first */
     struct map by_source;  /* &stmt->source (the pointer's bytes) to the statement */
@@ -79,6 +83,10 @@ struct db_ops {
     status (*exec)(struct db *db, const char *sql, struct error *err);
     status (*begin)(struct db *db, bool write, struct error *err);
     status (*commit)(struct db *db, struct error *err);
+    /* Where commits overlap: */
+    status (*commit_send)(struct db *db, struct error *err);
+    status (*commit_wait)(struct db *db, struct error *err);
+    void (*beside)(struct db *db, bool on); /* may be NULL */
     void (*rollback)(struct db *db);
     /* Allocates with mem_alloc() and prepares; db.c fills the base. `sql` is expanded and lives as
      * long as the statement, with `nparams` parameters; `source` is the text as the caller gave it.

@@ -2,7 +2,8 @@
  * is written on db.h can be walked through every error path: fail_at = 0, 1, 2, ... until the work
  * passes.
  *
- * Fallible calls are counted in the order they are made: exec, begin, commit, prepare (of a new
+ * Fallible calls are counted in the order they are made: exec, begin, commit (its sending and
+ * its outcome, where it overlaps), prepare (of a new
  * statement), step, send (where it is a call of its own), run, bulk_open, bulk_flush (of at least
  * one row), bulk_push (where the inner database sends ahead) and backup. A call that fails `before`
  * does not reach the inner database; one that fails `after` has been carried out, and its success
@@ -60,6 +61,25 @@ static status faulty_commit(struct db *base, struct error *err) {
     status st = db_commit(db->inner, err);
     return st == ST_OK && due ? injected(err) : st;
 }
+
+static status faulty_commit_send(struct db *base, struct error *err) {
+    struct faulty_db *db = faulty(base);
+    bool due = is_due(db);
+    if (due) { /* `after` is for the wait: only there can a success get lost */
+        db_rollback(db->inner);
+        return injected(err);
+    }
+    return db_commit_send(db->inner, err);
+}
+
+static status faulty_commit_wait(struct db *base, struct error *err) {
+    struct faulty_db *db = faulty(base);
+    bool due = is_due(db);
+    status st = db_commit_wait(db->inner, err);
+    return st == ST_OK && due ? injected(err) : st;
+}
+
+static void faulty_beside(struct db *base, bool on) { db_beside(faulty(base)->inner, on); }
 
 static void faulty_rollback(struct db *base) { db_rollback(faulty(base)->inner); }
 
@@ -197,6 +217,9 @@ static const struct db_ops faulty_ops = {
     .exec = faulty_exec,
     .begin = faulty_begin,
     .commit = faulty_commit,
+    .commit_send = faulty_commit_send,
+    .commit_wait = faulty_commit_wait,
+    .beside = faulty_beside,
     .rollback = faulty_rollback,
     .prepare = faulty_prepare,
     .step = faulty_step,
@@ -217,6 +240,7 @@ status db_faulty_wrap(struct db *inner, struct db **out, struct error *err) {
     struct faulty_db *db = mem_alloc(sizeof *db);
     if (!db) return error_set(err, ST_RETRY, "could not wrap the database: out of memory");
     db_init(&db->base, &faulty_ops, inner->name, inner->postgres, inner->mode);
+    db->base.overlaps = inner->overlaps;
     db->inner = inner;
     db->fail_at = -1;
     *out = &db->base;

@@ -56,7 +56,7 @@ status pg_failed(const struct pg_db *db, const char *verb, const char *what, con
                  struct error *err) {
     const char *state = pq->PQresultErrorField(result, PG_DIAG_SQLSTATE);
     const char *why = pq->PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
-    if (!why) why = pq->PQerrorMessage(db->conn);
+    if (!why) why = pq->PQerrorMessage(db->link->conn);
     int len = (int)strcspn(why, "\n");
     if (len == 0) {
         why = "the server did not say why";
@@ -88,9 +88,9 @@ static const char *option(const PQconninfoOption *options, const char *name,
 
 /* Names the database for messages. libpq's own complaint about a bad URL quotes it, password and
  * all: not shown. */
-static status make_label(struct pg_db *db, const char *url, struct error *err) {
+static status make_label(struct pg_db *db, struct error *err) {
     char *complaint = NULL;
-    PQconninfoOption *options = pq->PQconninfoParse(url, &complaint);
+    PQconninfoOption *options = pq->PQconninfoParse(db->url, &complaint);
     pq->PQfreemem(complaint);
     if (!options)
         return error_set(err, ST_INVALID,
@@ -107,7 +107,7 @@ static status make_label(struct pg_db *db, const char *url, struct error *err) {
     return db->label ? ST_OK : error_set(err, ST_RETRY, "could not open database: out of memory");
 }
 
-static status connect_to(struct pg_db *db, const char *url, struct error *err) {
+static status connect_to(struct pg_db *db, struct error *err) {
     /* What stands before the URL can be overridden by it; what stands behind cannot. A dead peer is
      * noticed within half a minute, whether we wait for an answer (keepalives) or for the network
      * to take our bytes. */
@@ -118,14 +118,15 @@ static status connect_to(struct pg_db *db, const char *url, struct error *err) {
                                  "target_session_attrs", "dbname",
                                  "client_encoding",      NULL};
     const char *const values[] = {
-        "10", "10", "5", "4", "30000", "cairn", write ? "read-write" : "any", url, "UTF8", NULL};
-    db->conn = pq->PQconnectdbParams(names, values, 1);
-    if (pq->PQstatus(db->conn) != CONNECTION_OK) {
-        const char *why = pq->PQerrorMessage(db->conn);
+        "10",    "10",   "5", "4", "30000", "cairn", write ? "read-write" : "any",
+        db->url, "UTF8", NULL};
+    db->link->conn = pq->PQconnectdbParams(names, values, 1);
+    if (pq->PQstatus(db->link->conn) != CONNECTION_OK) {
+        const char *why = pq->PQerrorMessage(db->link->conn);
         return error_set(err, ST_RETRY, "could not open database \"%s\": %.*s", db->label,
                          (int)strcspn(why, "\n"), why);
     }
-    pq->PQsetNoticeProcessor(db->conn, no_notice, NULL);
+    pq->PQsetNoticeProcessor(db->link->conn, no_notice, NULL);
     return ST_OK;
 }
 
@@ -141,15 +142,28 @@ static status set_session(struct pg_db *db, struct error *err) {
                       : "SET default_transaction_read_only=on");
     buf_put_char(&b, '\0');
     ASSERT(!b.full);
-    PGresult *result = pq->PQexec(db->conn, sql);
+    PGresult *result = pq->PQexec(db->link->conn, sql);
     status st = is_good(result) ? ST_OK : pg_failed(db, "run", sql, result, err);
     pq->PQclear(result);
     return st;
 }
 
+/* Opens the connection that db->link is. */
+static status open_link(struct pg_db *db, struct error *err) {
+    status st = connect_to(db, err);
+    if (st == ST_OK) st = set_session(db, err);
+    db->link->opened = st == ST_OK;
+    if (st == ST_OK) return ST_OK;
+    pq->PQfinish(db->link->conn);
+    db->link->conn = NULL;
+    return st;
+}
+
 static void pg_close(struct db *base) {
     struct pg_db *db = (struct pg_db *)base;
-    pq->PQfinish(db->conn);
+    for (int i = 0; i < PG_LINKS; i++)
+        pq->PQfinish(db->links[i].conn);
+    mem_free(db->url);
     mem_free(db->label);
     mem_free(db->bytes);
     mem_free(db);
@@ -160,31 +174,31 @@ static const struct db_ops pg_ops;
 status postgres_open(str url, enum db_mode mode, struct db **out, struct error *err) {
     status st = libpq_load(err);
     if (st != ST_OK) return st;
-    char *copy = mem_alloc(url.len + 1);
     struct pg_db *db = mem_alloc(sizeof *db);
-    if (!copy || !db) {
-        st = error_set(err, ST_RETRY, "could not open database: out of memory");
-        goto out;
-    }
-    memcpy(copy, url.ptr, url.len);
+    if (!db) return error_set(err, ST_RETRY, "could not open database: out of memory");
     db_init(&db->base, &pg_ops, "postgres", true, mode);
-    st = make_label(db, copy, err);
-    if (st == ST_OK) st = connect_to(db, copy, err);
-    if (st == ST_OK) st = set_session(db, err);
-    if (st != ST_OK) goto out;
-    *out = &db->base;
-    db = NULL; /* the caller's now */
-out:
-    mem_free(copy);
-    if (db) pg_close(&db->base);
+    db->base.overlaps = true;
+    db->link = db->links;
+    db->url = mem_alloc(url.len + 1);
+    if (db->url) {
+        memcpy(db->url, url.ptr, url.len);
+        st = make_label(db, err);
+    } else {
+        st = error_set(err, ST_RETRY, "could not open database: out of memory");
+    }
+    if (st == ST_OK) st = open_link(db, err);
+    if (st == ST_OK)
+        *out = &db->base;
+    else
+        pg_close(&db->base);
     return st;
 }
 
 /* ---- sending and settling ---- */
 
 const char *pg_begin_sql(const struct pg_db *db) {
-    return db->begin_write ? "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
-                           : "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+    return db->link->begin_write ? "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+                                 : "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 }
 
 void pg_query_init(struct pg_db *db, struct pg_query *query, const char *sql) {
@@ -209,33 +223,34 @@ status pg_reserve(struct pg_db *db, size_t size, struct error *err) {
 }
 
 static void note_sent(struct pg_db *db, struct pg_sent what) {
-    ASSERT(db->nsent < PG_SENT_MAX);
-    db->sent[db->nsent++] = what;
+    ASSERT(db->link->nsent < PG_SENT_MAX);
+    db->link->sent[db->link->nsent++] = what;
 }
 
 /* Each PQsend... copies what it is given. 1 on success, like libpq. */
 static int send_all(struct pg_db *db, struct pg_query *query, const char *const *values,
                     const int *lengths, struct pg_sent what) {
-    if (db->nsent == 0 && !pq->PQenterPipelineMode(db->conn)) return 0;
-    if (db->begin_due) {
-        if (!pq->PQsendQueryParams(db->conn, pg_begin_sql(db), 0, NULL, NULL, NULL, NULL,
+    if (db->link->nsent == 0 && !pq->PQenterPipelineMode(db->link->conn)) return 0;
+    if (db->link->begin_due) {
+        if (!pq->PQsendQueryParams(db->link->conn, pg_begin_sql(db), 0, NULL, NULL, NULL, NULL,
                                    PG_BINARY))
             return 0;
-        db->begin_due = false;
+        db->link->begin_due = false;
         note_sent(db, (struct pg_sent){.kind = PG_SENT_BEGIN});
     }
-    if (!query->prepared) {
-        if (!pq->PQsendPrepare(db->conn, query->name, query->sql, query->nparams, query->types))
+    if (!*pg_prepared(db, query)) {
+        if (!pq->PQsendPrepare(db->link->conn, query->name, query->sql, query->nparams,
+                               query->types))
             return 0;
-        query->prepared = true; /* until its answer says otherwise */
+        *pg_prepared(db, query) = true; /* until its answer says otherwise */
         note_sent(db, (struct pg_sent){.kind = PG_SENT_PREPARE, .query = query});
     }
     static const int binary[DB_PARAMS_MAX] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
                                               1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
                                               1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
                                               1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
-    if (!pq->PQsendQueryPrepared(db->conn, query->name, query->nparams, values, lengths, binary,
-                                 PG_BINARY))
+    if (!pq->PQsendQueryPrepared(db->link->conn, query->name, query->nparams, values, lengths,
+                                 binary, PG_BINARY))
         return 0;
     what.query = query;
     note_sent(db, what);
@@ -246,16 +261,18 @@ static int send_all(struct pg_db *db, struct pg_query *query, const char *const 
  * answers for a NULL connection with failures, so everything that follows fails, too. */
 static status give_up(struct pg_db *db, const char *verb, const char *what, struct error *err) {
     status st = pg_failed(db, verb, what, NULL, err);
-    pq->PQfinish(db->conn);
-    db->conn = NULL;
-    db->nsent = 0;
-    db->copy = NULL;
+    pq->PQfinish(db->link->conn);
+    db->link->conn = NULL;
+    db->link->nsent = 0;
+    db->link->synced = false;
+    db->link->copy = NULL;
     return st;
 }
 
 status pg_send(struct pg_db *db, struct pg_query *query, const char *const *values,
                const int *lengths, struct pg_sent what, struct error *err) {
-    bool settle = db->copy || db->nsent > PG_SENT_MAX - 3;
+    bool settle = db->link->copy || db->link->nsent > PG_SENT_MAX - 3;
+    pg_help_ending(db);
     status st = settle ? pg_settle(db, NULL, err) : ST_OK;
     if (st != ST_OK) return st;
     if (send_all(db, query, values, lengths, what)) return ST_OK;
@@ -292,22 +309,22 @@ static status check_sent(const struct pg_db *db, const struct pg_sent *sent, PGr
 
 static void ask_to_cancel(struct pg_db *db) {
     char ignored[256];
-    PGcancel *cancel = pq->PQgetCancel(db->conn);
+    PGcancel *cancel = pq->PQgetCancel(db->link->conn);
     if (cancel) (void)pq->PQcancel(cancel, ignored, sizeof(ignored));
     pq->PQfreeCancel(cancel);
 }
 
 /* Waits for an answer; a query that shall stop is answered with an error, soon. */
 static void wait_for_answer(struct pg_db *db) {
-    while (pq->PQisBusy(db->conn)) {
-        struct pollfd fd = {.fd = pq->PQsocket(db->conn), .events = POLLIN};
+    while (pq->PQisBusy(db->link->conn)) {
+        struct pollfd fd = {.fd = pq->PQsocket(db->link->conn), .events = POLLIN};
         if (db_stopped(&db->base)) {
             ask_to_cancel(db);
             return;
         }
         (void)poll(&fd, 1, STOP_LOOK_MS);
         /* Whatever poll() says: of what TLS has read already it does not know. */
-        if (!pq->PQconsumeInput(db->conn)) return;
+        if (!pq->PQconsumeInput(db->link->conn)) return;
     }
 }
 
@@ -315,8 +332,8 @@ static void wait_for_answer(struct pg_db *db) {
 static bool read_sent(struct pg_db *db, struct pg_sent *sent, PGresult **last, status *st,
                       struct error *err) {
     if (db->base.stop) wait_for_answer(db);
-    PGresult *result = pq->PQgetResult(db->conn);
-    if (sent->kind == PG_SENT_PREPARE && !is_good(result)) sent->query->prepared = false;
+    PGresult *result = pq->PQgetResult(db->link->conn);
+    if (sent->kind == PG_SENT_PREPARE && !is_good(result)) *pg_prepared(db, sent->query) = false;
     if (*st == ST_OK)
         *st = check_sent(db, sent, result, err); /* after a failure the rest only says "aborted" */
     pq->PQclear(*last);
@@ -326,21 +343,24 @@ static bool read_sent(struct pg_db *db, struct pg_sent *sent, PGresult **last, s
         *sent->answer = result;
         *last = NULL;
     }
-    pq->PQclear(pq->PQgetResult(db->conn)); /* the NULL between two answers */
+    pq->PQclear(pq->PQgetResult(db->link->conn)); /* the NULL between two answers */
     return true;
 }
 
 status pg_settle(struct pg_db *db, PGresult **rows, struct error *err) {
-    if (db->copy) return pg_copy_settle(db, err);
-    if (db->nsent == 0) return ST_OK;
-    if (!pq->PQpipelineSync(db->conn)) return give_up(db, "talk to", db->label, err);
+    if (db->link->copy) return pg_copy_settle(db, err);
+    if (db->link->nsent == 0) return ST_OK;
+    if (!db->link->synced && !pq->PQpipelineSync(db->link->conn))
+        return give_up(db, "talk to", db->label, err);
+    db->link->synced = false;
     status st = ST_OK;
     PGresult *last = NULL;
-    for (int i = 0; i < db->nsent; i++)
-        if (!read_sent(db, &db->sent[i], &last, &st, err)) break;
-    db->nsent = 0;
-    PGresult *sync = pq->PQgetResult(db->conn);
-    bool good = pq->PQresultStatus(sync) == PGRES_PIPELINE_SYNC && pq->PQexitPipelineMode(db->conn);
+    for (int i = 0; i < db->link->nsent; i++)
+        if (!read_sent(db, &db->link->sent[i], &last, &st, err)) break;
+    db->link->nsent = 0;
+    PGresult *sync = pq->PQgetResult(db->link->conn);
+    bool good =
+        pq->PQresultStatus(sync) == PGRES_PIPELINE_SYNC && pq->PQexitPipelineMode(db->link->conn);
     pq->PQclear(sync);
     if (!good) {
         struct error lost = {0};
@@ -358,7 +378,7 @@ status pg_settle(struct pg_db *db, PGresult **rows, struct error *err) {
 /* ---- transactions ---- */
 
 static status exec_one(struct pg_db *db, const char *sql, struct error *err) {
-    PGresult *result = pq->PQexec(db->conn, sql);
+    PGresult *result = pq->PQexec(db->link->conn, sql);
     status st = is_good(result) || pq->PQresultStatus(result) == PGRES_EMPTY_QUERY
                     ? ST_OK
                     : pg_failed(db, "run", sql, result, err);
@@ -369,8 +389,8 @@ static status exec_one(struct pg_db *db, const char *sql, struct error *err) {
 static status pg_exec(struct db *base, const char *sql, struct error *err) {
     struct pg_db *db = (struct pg_db *)base;
     status st = pg_settle(db, NULL, err);
-    if (st == ST_OK && db->begin_due) {
-        db->begin_due = false;
+    if (st == ST_OK && db->link->begin_due) {
+        db->link->begin_due = false;
         st = exec_one(db, pg_begin_sql(db), err);
     }
     return st == ST_OK ? exec_one(db, sql, err) : st;
@@ -378,13 +398,17 @@ static status pg_exec(struct db *base, const char *sql, struct error *err) {
 
 static status pg_begin(struct db *base, bool write, struct error *err) {
     struct pg_db *db = (struct pg_db *)base;
-    if (pq->PQstatus(db->conn) != CONNECTION_OK)
+    if (db->link->ending != PG_NOT_ENDING) db->link = &db->links[db->link == db->links];
+    status st =
+        db->link->opened ? ST_OK : open_link(db, err); /* the second one, when it is needed */
+    if (st != ST_OK) return st;
+    if (pq->PQstatus(db->link->conn) != CONNECTION_OK)
         return error_set(err, ST_RETRY, "could not run \"BEGIN\" on \"%s\": the connection is lost",
                          db->label);
-    ASSERT(db->nsent == 0);
-    ASSERT(!db->copy);
-    db->begin_due = true;
-    db->begin_write = write;
+    ASSERT(db->link->nsent == 0);
+    ASSERT(!db->link->copy);
+    db->link->begin_due = true;
+    db->link->begin_write = write;
     return ST_OK;
 }
 
@@ -392,31 +416,120 @@ static void pg_rollback(struct db *base) {
     struct pg_db *db = (struct pg_db *)base;
     struct error ignored = {0};
     (void)!pg_settle(db, NULL, &ignored); /* whatever came of it is undone now */
-    db->begin_due = false;
-    if (pq->PQtransactionStatus(db->conn) == PQTRANS_IDLE) return;
+    db->link->begin_due = false;
+    if (pq->PQtransactionStatus(db->link->conn) == PQTRANS_IDLE) return;
     /* If it fails the connection is lost, and the transaction with it. */
-    pq->PQclear(pq->PQexec(db->conn, "ROLLBACK"));
+    pq->PQclear(pq->PQexec(db->link->conn, "ROLLBACK"));
 }
 
 /* COMMIT of a failed transaction is answered with ROLLBACK and no error: only the tag tells. */
+static status check_commit(const struct pg_db *db, PGresult *result, struct error *err) {
+    status st = ST_OK;
+    if (!is_good(result))
+        st = pg_failed(db, "run", "COMMIT", result, err);
+    else if (strcmp(pq->PQcmdStatus(result), "COMMIT") != 0)
+        st = error_set(err, ST_RETRY, "could not run \"COMMIT\" on \"%s\": the server rolled back",
+                       db->label);
+    pq->PQclear(result);
+    return st;
+}
+
 static status pg_commit(struct db *base, struct error *err) {
     struct pg_db *db = (struct pg_db *)base;
-    if (db->begin_due) { /* nothing was done */
-        db->begin_due = false;
+    if (db->link->begin_due) { /* nothing was done */
+        db->link->begin_due = false;
         return ST_OK;
     }
     status st = pg_settle(db, NULL, err);
-    if (st == ST_OK) {
-        PGresult *result = pq->PQexec(db->conn, "COMMIT");
-        if (!is_good(result))
-            st = pg_failed(db, "run", "COMMIT", result, err);
-        else if (strcmp(pq->PQcmdStatus(result), "COMMIT") != 0)
-            st = error_set(err, ST_RETRY,
-                           "could not run \"COMMIT\" on \"%s\": the server rolled back", db->label);
-        pq->PQclear(result);
-    }
+    if (st == ST_OK) st = check_commit(db, pq->PQexec(db->link->conn, "COMMIT"), err);
     if (st != ST_OK) pg_rollback(base);
     return st;
+}
+
+/* ---- a commit beside the next transaction ----
+ *
+ * db_commit_send() asks for all answers that are due and leaves: a transaction that begins before
+ * the outcome is known uses the other connection. When the answers are here and good, COMMIT
+ * follows; that is looked after whenever rows are pushed, without waiting, and at the latest by
+ * db_commit_wait(). */
+
+/* The one whose transaction ends, or NULL. */
+static struct pg_link *ending_link(struct pg_db *db) {
+    for (int i = 0; i < PG_LINKS; i++)
+        if (db->links[i].ending != PG_NOT_ENDING) return &db->links[i];
+    return NULL;
+}
+
+/* Whether an answer can be read without waiting; if the connection is lost, reading tells so. */
+static bool is_here(const struct pg_link *link) {
+    return !pq->PQconsumeInput(link->conn) || !pq->PQisBusy(link->conn);
+}
+
+static status answers_then_commit(struct pg_db *db, struct error *err) {
+    status st = pg_settle(db, NULL, err);
+    if (st == ST_OK && !pq->PQsendQuery(db->link->conn, "COMMIT"))
+        st = give_up(db, "run", "COMMIT", err);
+    return st;
+}
+
+static status read_commit(struct pg_db *db, struct error *err) {
+    PGresult *result = pq->PQgetResult(db->link->conn);
+    status st = check_commit(db, result, err);
+    if (result) pq->PQclear(pq->PQgetResult(db->link->conn)); /* the NULL behind it */
+    return st;
+}
+
+/* Takes the transaction that ends as far as it goes, or to its end. */
+static void go_on_ending(struct pg_db *db, struct pg_link *link, bool wait) {
+    struct pg_link *open = db->link;
+    db->link = link;
+    if (link->ending == PG_ENDS_ANSWERS && (wait || link->nsent == 0 || is_here(link))) {
+        link->outcome = answers_then_commit(db, &link->why);
+        link->ending = link->outcome == ST_OK ? PG_ENDS_COMMIT : PG_ENDED;
+        if (link->outcome != ST_OK) pg_rollback(&db->base);
+    }
+    if (link->ending == PG_ENDS_COMMIT && (wait || is_here(link))) {
+        link->outcome = read_commit(db, &link->why);
+        link->ending = PG_ENDED;
+        if (link->outcome != ST_OK) pg_rollback(&db->base);
+    }
+    db->link = open;
+}
+
+void pg_help_ending(struct pg_db *db) {
+    struct pg_link *link = ending_link(db);
+    if (link && link != db->link) go_on_ending(db, link, false);
+}
+
+static status pg_commit_send(struct db *base, struct error *err) {
+    struct pg_db *db = (struct pg_db *)base;
+    struct pg_link *link = db->link;
+    status st = pg_copy_settle(db, err);
+    if (st == ST_OK && link->nsent > 0) {
+        link->synced = pq->PQpipelineSync(link->conn);
+        if (!link->synced) st = give_up(db, "talk to", db->label, err);
+    }
+    if (st != ST_OK) {
+        pg_rollback(base);
+        return st;
+    }
+    link->why = (struct error){0};
+    link->outcome = ST_OK;
+    link->ending = link->begin_due ? PG_ENDED : PG_ENDS_ANSWERS; /* ended: nothing was done */
+    link->begin_due = false;
+    go_on_ending(db, link, false);
+    return ST_OK;
+}
+
+static status pg_commit_wait(struct db *base, struct error *err) {
+    struct pg_db *db = (struct pg_db *)base;
+    struct pg_link *link = ending_link(db);
+    ASSERT(link);
+    go_on_ending(db, link, true);
+    ASSERT(link->ending == PG_ENDED);
+    link->ending = PG_NOT_ENDING;
+    if (link->outcome != ST_OK) *err = link->why;
+    return link->outcome;
 }
 
 /* ---- statements ---- */
@@ -461,9 +574,10 @@ static void take_types(struct pg_stmt *st) {
         st->query.types[i] = type;
         changed = true;
     }
-    if (!changed || !st->query.prepared) return;
+    if (!changed) return;
     pg_query_init((struct pg_db *)st->base.db, &st->query, st->base.sql);
-    st->query.prepared = false;
+    for (int i = 0; i < PG_LINKS; i++)
+        st->query.prepared[i] = false;
 }
 
 static status send_stmt(struct pg_stmt *st, PGresult **answer, struct error *err) {
@@ -622,8 +736,8 @@ static status pg_run(struct db_stmt *base, int64_t *changed, struct error *err) 
 static void pg_reset(struct db_stmt *base) {
     struct pg_stmt *st = (struct pg_stmt *)base;
     struct pg_db *db = (struct pg_db *)base->db;
-    for (int i = 0; st->ahead && i < db->nsent; i++) /* what is still to come is for nobody */
-        if (db->sent[i].answer == &st->result) db->sent[i].answer = NULL;
+    for (int i = 0; st->ahead && i < db->link->nsent; i++) /* what is still to come is for nobody */
+        if (db->link->sent[i].answer == &st->result) db->link->sent[i].answer = NULL;
     st->ahead = false;
     pq->PQclear(st->result);
     st->result = NULL;
@@ -645,6 +759,8 @@ static const struct db_ops pg_ops = {
     .exec = pg_exec,
     .begin = pg_begin,
     .commit = pg_commit,
+    .commit_send = pg_commit_send,
+    .commit_wait = pg_commit_wait,
     .rollback = pg_rollback,
     .prepare = pg_prepare,
     .step = pg_step,

@@ -264,19 +264,19 @@ static status ask_copy(struct pg_bulk *b, struct error *err) {
     status st = pg_settle(db, NULL, err);
     if (st != ST_OK) return st;
     buf_init_fixed(&text, sql, sizeof sql);
-    if (db->begin_due) buf_printf(&text, "%s;", pg_begin_sql(db));
+    if (db->link->begin_due) buf_printf(&text, "%s;", pg_begin_sql(db));
     buf_put_c(&text, b->copy_sql);
     buf_put_char(&text, '\0');
     if (text.full)
         return error_set(err, ST_LIMIT,
                          "could not insert into \"%s\": its column names are too long",
                          b->base.spec.table);
-    db->begin_due = false;
-    if (!pq->PQsendQuery(db->conn, sql))
+    db->link->begin_due = false;
+    if (!pq->PQsendQuery(db->link->conn, sql))
         return pg_failed(db, "insert into", b->base.spec.table, NULL, err);
-    db->copy = &b->base;
-    db->copy_state = PG_COPY_ASKED;
-    db->copy_rows = 0;
+    db->link->copy = &b->base;
+    db->link->copy_state = PG_COPY_ASKED;
+    db->link->copy_rows = 0;
     return ST_OK;
 }
 
@@ -285,14 +285,14 @@ static status ask_copy(struct pg_bulk *b, struct error *err) {
 static status read_copy(struct pg_db *db, bool *waits, int64_t *taken, struct error *err) {
     status st = ST_OK;
     *waits = false;
-    for (PGresult *result; !*waits && (result = pq->PQgetResult(db->conn));) {
+    for (PGresult *result; !*waits && (result = pq->PQgetResult(db->link->conn));) {
         ExecStatusType kind = pq->PQresultStatus(result);
         if (kind == PGRES_COPY_IN)
             *waits = true;
         else if (kind == PGRES_COMMAND_OK)
             (void)str_to_int(str_c(pq->PQcmdTuples(result)), taken);
         else if (st == ST_OK)
-            st = pg_failed(db, "insert into", db->copy->spec.table, result, err);
+            st = pg_failed(db, "insert into", db->link->copy->spec.table, result, err);
         pq->PQclear(result);
     }
     return st;
@@ -304,16 +304,17 @@ static status open_copy(struct pg_db *db, struct error *err) {
     bool waits = false;
     int64_t ignored = 0;
     status st = read_copy(db, &waits, &ignored, err);
-    if (st == ST_OK && !waits) st = pg_failed(db, "insert into", db->copy->spec.table, NULL, err);
+    if (st == ST_OK && !waits)
+        st = pg_failed(db, "insert into", db->link->copy->spec.table, NULL, err);
     if (st != ST_OK) {
-        db->copy = NULL;
+        db->link->copy = NULL;
         return st;
     }
-    db->copy_state = PG_COPY_OPEN;
+    db->link->copy_state = PG_COPY_OPEN;
     static const char head[] =
         "PGCOPY\n\377\r\n\0\0\0\0\0\0\0\0"; /* signature, flags, extension length */
     static_assert(sizeof head == 19, "11 bytes of signature, two int32");
-    (void)pq->PQputCopyData(db->conn, head, sizeof head);
+    (void)pq->PQputCopyData(db->link->conn, head, sizeof head);
     return ST_OK;
 }
 
@@ -330,7 +331,7 @@ static status send_rows(struct pg_db *db, const struct db_bulk *b, struct error 
         for (size_t j = 0; j < ncols; j++)
             size += value_size(&cell[j]);
         if (used + size > COPY_PIECE_BYTES) {
-            if (pq->PQputCopyData(db->conn, db->bytes, (int)used) != 1) return ST_OK;
+            if (pq->PQputCopyData(db->link->conn, db->bytes, (int)used) != 1) return ST_OK;
             used = 0;
             st = pg_reserve(db, size, err);
             if (st != ST_OK) return st;
@@ -340,46 +341,48 @@ static status send_rows(struct pg_db *db, const struct db_bulk *b, struct error 
             at = put_value(at, &cell[j]);
         used += size;
     }
-    if (st == ST_OK && used > 0) (void)pq->PQputCopyData(db->conn, db->bytes, (int)used);
-    db->copy_rows += (int64_t)rows;
+    if (st == ST_OK && used > 0) (void)pq->PQputCopyData(db->link->conn, db->bytes, (int)used);
+    db->link->copy_rows += (int64_t)rows;
     return st;
 }
 
 static void end_copy(struct pg_db *db) {
     static const char end[2] = {'\377', '\377'};
-    (void)pq->PQputCopyData(db->conn, end, sizeof end);
-    (void)pq->PQputCopyEnd(db->conn, NULL); /* a failure shows up as the result */
-    db->copy_state = PG_COPY_ENDED;
+    (void)pq->PQputCopyData(db->link->conn, end, sizeof end);
+    (void)pq->PQputCopyEnd(db->link->conn, NULL); /* a failure shows up as the result */
+    db->link->copy_state = PG_COPY_ENDED;
 }
 
 /* An answer that does not come is a failure. */
 status pg_copy_settle(struct pg_db *db, struct error *err) {
-    if (!db->copy) return ST_OK;
-    status st = db->copy_state == PG_COPY_ASKED ? open_copy(db, err) : ST_OK;
+    if (!db->link->copy) return ST_OK;
+    status st = db->link->copy_state == PG_COPY_ASKED ? open_copy(db, err) : ST_OK;
     if (st != ST_OK) return st;
-    if (db->copy_state == PG_COPY_OPEN) end_copy(db);
+    if (db->link->copy_state == PG_COPY_OPEN) end_copy(db);
     bool waits = false; /* the end could not be sent; the rollback tries again */
     int64_t taken = -1;
     st = read_copy(db, &waits, &taken, err);
-    if (st == ST_OK && taken != db->copy_rows)
+    if (st == ST_OK && taken != db->link->copy_rows)
         st = error_set(err, ST_CONFLICT,
                        "could not insert into \"%s\" on \"%s\": %lld of %lld rows were taken",
-                       db->copy->spec.table, db->label, (long long)taken, (long long)db->copy_rows);
-    db->copy = NULL;
+                       db->link->copy->spec.table, db->label, (long long)taken,
+                       (long long)db->link->copy_rows);
+    db->link->copy = NULL;
     return st;
 }
 
 /* Whether rows can be added to the COPY under way. */
 static bool is_open(const struct pg_bulk *b) {
     const struct pg_db *db = (const struct pg_db *)b->base.db;
-    return db->copy == &b->base && db->copy_state != PG_COPY_ENDED && db->copy_rows < COPY_ROWS_MAX;
+    return db->link->copy == &b->base && db->link->copy_state != PG_COPY_ENDED &&
+           db->link->copy_rows < COPY_ROWS_MAX;
 }
 
 /* A COPY that is full, or for another table, is ended by asking for a new one. */
 static status copy_rows(struct pg_bulk *b, struct error *err) {
     struct pg_db *db = (struct pg_db *)b->base.db;
     status st = is_open(b) ? ST_OK : ask_copy(b, err);
-    if (st == ST_OK && db->copy_state == PG_COPY_ASKED) st = open_copy(db, err);
+    if (st == ST_OK && db->link->copy_state == PG_COPY_ASKED) st = open_copy(db, err);
     return st == ST_OK ? send_rows(db, &b->base, err) : st;
 }
 
@@ -387,6 +390,7 @@ static status copy_rows(struct pg_bulk *b, struct error *err) {
 status pg_bulk_push(struct db_bulk *base, size_t coming, struct error *err) {
     struct pg_bulk *b = (struct pg_bulk *)base;
     if (base->spec.kind != DB_INSERT) return ST_OK;
+    pg_help_ending((struct pg_db *)base->db);
     if (!is_open(b)) return db_bulk_rows(base) + coming >= COPY_ROWS_MIN ? ask_copy(b, err) : ST_OK;
     status st = copy_rows(b, err);
     if (st == ST_OK) db_bulk_clear(base);

@@ -31,12 +31,13 @@ enum {
 };
 enum { PG_BINARY = 1 };
 enum { PG_SENT_MAX = 32 }; /* commands on their way; more are waited for first */
+enum { PG_LINKS = 2 };     /* connections: a commit may be under way on one of them */
 
 /* One statement that the server keeps under a name. */
 struct pg_query {
     char name[16];
-    const char *sql; /* borrowed from its owner */
-    bool prepared;   /* the server knows it, with these parameter types */
+    const char *sql;         /* borrowed from its owner */
+    bool prepared[PG_LINKS]; /* that session knows it, with these parameter types */
     int nparams;
     Oid types[DB_PARAMS_MAX]; /* 0: the server is to find out */
 };
@@ -50,19 +51,33 @@ struct pg_sent {
     int64_t rows;               /* and how many rows it must change */
 };
 
-struct pg_db {
-    struct db base;
-    PGconn *conn;
-    char *label;    /* host:port/database, for messages: never the URL, which may hold a password */
+/* One connection, and what is under way on it. */
+struct pg_link {
+    PGconn *conn; /* NULL: not opened yet, or lost */
+    bool opened;
     bool begin_due; /* db_begin() was called; BEGIN goes with the first command */
     bool begin_write;
-    unsigned names; /* statements named so far */
     struct pg_sent sent[PG_SENT_MAX];
     int nsent;
+    bool synced;          /* the server was told that this is all: it answers without being asked */
     struct db_bulk *copy; /* the COPY under way is for it; then nothing else is */
     enum pg_copy_state { PG_COPY_ASKED, PG_COPY_OPEN, PG_COPY_ENDED } copy_state;
     int64_t copy_rows; /* handed over so far */
-    char *bytes;       /* room for encoding; kept */
+    /* db_commit_send(): what the transaction waits for. Its outcome is kept until it is asked for.
+     */
+    enum pg_ending { PG_NOT_ENDING, PG_ENDS_ANSWERS, PG_ENDS_COMMIT, PG_ENDED } ending;
+    status outcome;
+    struct error why;
+};
+
+struct pg_db {
+    struct db base;
+    struct pg_link links[PG_LINKS];
+    struct pg_link *link; /* of the transaction that is open, or comes next */
+    char *url;            /* to open the second one; it may hold a password */
+    char *label;    /* host:port/database, for messages: never the URL, which may hold a password */
+    unsigned names; /* statements named so far */
+    char *bytes;    /* room for encoding; kept */
     size_t bytes_cap;
 };
 
@@ -121,3 +136,9 @@ status pg_bulk_push(struct db_bulk *base, size_t coming, struct error *err);
 /* Ends the COPY under way, if there is one, and reads how it went. */
 MUST_CHECK status pg_copy_settle(struct pg_db *db, struct error *err);
 void pg_bulk_free(struct db_bulk *base);
+/* Whether the session in use knows the statement. */
+static inline bool *pg_prepared(const struct pg_db *db, struct pg_query *query) {
+    return &query->prepared[db->link - db->links];
+}
+/* Looks, without waiting, whether the commit under way beside can go on. */
+void pg_help_ending(struct pg_db *db);

@@ -1,19 +1,9 @@
-/* ledger/append.c: one group of requests becomes one transaction.
+/* ledger/append.c: what becomes of each event of a group. group.c makes the group a transaction.
  *
  * Order of checks for an event: its run's tenant, then duplicates, then identity and causes, then
  * transitions (T17): what was persisted once is answered as a duplicate even if it would be illegal
- * now.
- *
- * State is kept in memory (cache.c) exactly as the database has it, so a group reads nothing for
- * runs that are warm. Every failure therefore drops all caches and rolls back; the next group
- * starts from what is stored. On PostgreSQL other nodes may have written: the tenant's row is
- * locked first, and if it moved, that tenant's cached runs are dropped. */
-#include "base/log.h"
-#include "base/time.h"
+ * now. */
 #include "ledger/impl.h"
-
-/* Two nodes may pick the same dictionary number; each loses at most once per row. */
-enum { GROUP_TRIES_MAX = 5 };
 
 /* ---- refusing ---- */
 
@@ -28,11 +18,12 @@ static status refuse(struct append_request *req, struct append_result *res,
 
 /* ---- duplicates, causes, provider references ---- */
 
-static struct group_row *pending_row(struct group *g, int64_t pos) {
+static const struct group_row *pending_row(const struct group *g, int64_t pos) {
     for (size_t i = g->count; i > 0; i--) {
         if (g->rows[i - 1].row.pos == pos) return &g->rows[i - 1];
     }
-    return NULL;
+    const struct group *before = g->l->is_under_way ? &g->l->under_way : NULL;
+    return before && before != g ? pending_row(before, pos) : NULL;
 }
 
 struct stored_ids {
@@ -313,6 +304,7 @@ static status accept(struct group *g, struct append_item *item, struct run_entry
 /* Takes back the group's newest row, for an atomic request that cannot be kept. */
 static void take_back(struct group *g) {
     ASSERT(g->count > g->queued);
+    ASSERT(g->count > 0);
     struct group_row *r = &g->rows[--g->count];
     run_undo(&r->entry->run, &r->undo);
     seen_pop(&r->entry->seen);
@@ -320,6 +312,12 @@ static void take_back(struct group *g) {
     r->tenant->persisted_us = r->old_persisted_us;
     r->tenant->seq--;
     if (r->opens) cache_drop(&g->l->cache, r->entry);
+}
+
+void group_undo(struct group *g) {
+    g->queued = 0; /* the transaction is rolled back, and these with it */
+    while (g->count > 0)
+        take_back(g);
 }
 
 /* ---- event rows ---- */
@@ -366,6 +364,12 @@ static status send_ahead(struct group *g, struct error *err) {
     for (; g->queued < g->count; g->queued++)
         queue_row(g->l, &g->rows[g->queued]);
     return db_bulk_push(g->l->ins_event, g->items - g->count, err);
+}
+
+status group_send_rows(struct group *g, struct error *err) {
+    for (; g->queued < g->count; g->queued++)
+        queue_row(g->l, &g->rows[g->queued]);
+    return db_bulk_flush(g->l->ins_event, err);
 }
 
 /* ---- one item ---- */
@@ -547,225 +551,11 @@ static status process_items(struct group *g, struct append_request *req, struct 
     return claim_queue(g->l, req->claim, first->row.run_no, err);
 }
 
-static status process_request(struct group *g, struct append_request *req, struct error *err) {
+status group_take(struct group *g, struct append_request *req, struct error *err) {
     status st = process_items(g, req, err);
     bool holds = false; /* something of it is in the ledger now, or was before */
     for (size_t i = 0; req->riders && st == ST_OK && !holds && i < req->count; i++)
         holds = req->results[i].code == ST_OK;
     if (holds) st = riders_queue(g->l, req->riders, g->now_us, err);
     return st == ST_OK ? send_ahead(g, err) : st;
-}
-
-/* ---- writing the group ---- */
-
-static status queue_run(struct ledger *l, const struct run_entry *e, struct error *err) {
-    char *run_uuid = arena_try(&l->scratch, UUID_TEXT_LEN);
-    if (!run_uuid) return ledger_no_memory(err);
-    uuid_format(e->run_uuid, run_uuid);
-    struct db_bulk *b = l->ins_run;
-    db_bulk_int(b, e->run_no);
-    db_bulk_int(b, e->tenant_no);
-    db_bulk_text(b, e->run_id);
-    db_bulk_text(b, str_n(run_uuid, UUID_TEXT_LEN));
-    db_bulk_int(b, e->context_no);
-    db_bulk_text(b, str_n(e->correlation, UUID_TEXT_LEN));
-    db_bulk_text(b, e->has_signal ? str_n(e->signal, UUID_TEXT_LEN) : STR_NONE);
-    db_bulk_int(b, e->opened_seq);
-    return ST_OK;
-}
-
-static status insert_ref(struct ledger *l, const struct group_row *r, struct error *err) {
-    struct db_stmt *ins = NULL;
-    status st = db_prepare(
-        l->db,
-        "INSERT INTO state_provider(tenant_no, provider, workflow_id, provider_run_id, run_no, seq)"
-        " VALUES ($1, $2, $3, $4, $5, $6)",
-        &ins, err);
-    if (st != ST_OK) return st;
-    db_bind_int(ins, 1, r->tenant->tenant_no);
-    db_bind_text(ins, 2, r->ref->provider);
-    db_bind_text(ins, 3, r->ref->workflow_id);
-    db_bind_text(ins, 4, r->ref->provider_run_id);
-    db_bind_int(ins, 5, r->row.run_no);
-    db_bind_int(ins, 6, pos_seq(r->row.pos));
-    int64_t changed = 0;
-    st = db_run(ins, &changed, err);
-    db_reset(ins);
-    return st;
-}
-
-static status update_tenant(struct ledger *l, const struct tenant *t, struct error *err) {
-    struct db_stmt *upd = NULL;
-    status st = db_prepare(
-        l->db,
-        "UPDATE ledger_tenant SET seq = $2, head = $3, persisted_us = $4 WHERE tenant_no = $1",
-        &upd, err);
-    if (st != ST_OK) return st;
-    db_bind_int(upd, 1, t->tenant_no);
-    db_bind_int(upd, 2, t->seq);
-    db_bind_blob(upd, 3, str_n(t->head, SHA256_LEN));
-    db_bind_int(upd, 4, t->persisted_us);
-    int64_t changed = 0;
-    st = db_run(upd, &changed, err);
-    db_reset(upd);
-    if (st == ST_OK && changed != 1)
-        st = error_set(err, ST_CORRUPT, "tenant \"%.*s\" is gone", STR_ARG(t->tenant_id));
-    return st;
-}
-
-/* A run or step is written where its newest event stands, so each row goes out once. */
-static status write_group(struct group *g, struct error *err) {
-    struct ledger *l = g->l;
-    for (; g->queued < g->count; g->queued++)
-        queue_row(l, &g->rows[g->queued]);
-    status st = db_bulk_flush(l->ins_event, err); /* PostgreSQL is busy with them during the rest */
-    for (size_t i = 0; i < g->count && st == ST_OK; i++) {
-        struct group_row *r = &g->rows[i];
-        int64_t seq = pos_seq(r->row.pos);
-        if (r->opens) st = queue_run(l, r->entry, err);
-        if (r->entry->run.head.last_seq == seq) project_run(l, r->entry);
-        int64_t step = r->undo.step_index;
-        if (st == ST_OK && step >= 0 && r->entry->run.steps[step].last_seq == seq) {
-            st = project_step(l, r->entry, (uint32_t)step, err);
-        }
-        if (r->illegal) {
-            db_bulk_int(l->ins_alert, r->row.run_no);
-            db_bulk_int(l->ins_alert, seq);
-            db_bulk_text(l->ins_alert, str_c(r->bad.prior));
-            db_bulk_text(l->ins_alert, str_c(r->bad.attempted));
-        }
-        if (st == ST_OK && r->ref) st = insert_ref(l, r, err);
-    }
-    if (st == ST_OK) st = project_flush(l, err);
-    if (st == ST_OK) st = rejections_forget(g, err);
-    if (st == ST_OK && l->checkpoint && g->count > 0)
-        st = checkpoint_insert(l, l->checkpoint, g->rows[0].row.persisted_us, err);
-    for (size_t i = 0; i < g->count && st == ST_OK;
-         i++) { /* the newest row of a tenant carries its end */
-        const struct group_row *r = &g->rows[i];
-        if (r->tenant->seq == pos_seq(r->row.pos)) st = update_tenant(l, r->tenant, err);
-    }
-    return st;
-}
-
-static void mark_stored(struct group *g) {
-    for (size_t i = 0; i < g->count; i++) {
-        g->rows[i].entry->stored = true;
-        g->rows[i].entry->stored_steps = g->rows[i].entry->run.step_count;
-        cache_weigh(&g->l->cache, g->rows[i].entry);
-        struct tenant *t = g->rows[i].tenant;
-        lots_note(g->l, t, pos_seq(g->rows[i].row.pos), g->rows[i].result->event_id);
-        if (t->seq >> LOT_BITS > t->sealed_lots) g->l->lot_is_full = true;
-    }
-}
-
-/* The alert as an operator's log shows it, with every field of the contract. */
-static void log_alerts(const struct group *g) {
-    for (size_t i = 0; i < g->count; i++) {
-        const struct group_row *r = &g->rows[i];
-        char id[UUID_TEXT_LEN];
-        char time[TIME_TEXT_MAX];
-        if (!r->illegal) continue;
-        uuid_format(r->result->event_id, id);
-        size_t n = time_format_us(r->row.persisted_us, time);
-        LOG(LOG_WARN, "invalid transition recorded", LOG_S("code", STR("INVALID_TRANSITION")),
-            LOG_S("runId", r->entry->run_id), LOG_S("tenantId", r->tenant->tenant_id),
-            LOG_S("projectId", r->entry->project_id),
-            LOG_S("environmentId", r->entry->environment_id),
-            LOG_S("eventId", str_n(id, sizeof(id))), LOG_S("eventType", r->type_name),
-            LOG_N("runSeq", r->row.run_seq), LOG_S("persistedAt", str_n(time, n)),
-            LOG_S("priorState", str_c(r->bad.prior)),
-            LOG_S("attemptedState", str_c(r->bad.attempted)));
-    }
-}
-
-/* A finished run has no more events to come: its place in the cache is for one that has. */
-static void drop_finished(struct group *g) {
-    for (size_t i = 0; i < g->count; i++) {
-        struct group_row *r = &g->rows[i];
-        const struct run_head *head = &r->entry->run.head;
-        if (run_is_final(head->status) && head->last_seq == pos_seq(r->row.pos))
-            cache_drop(&g->l->cache, r->entry);
-    }
-}
-
-/* ---- the group ---- */
-
-/* Both at once: seldom has another node written, and then the runs are loaded again. */
-static status lock_and_load(struct ledger *l, struct append_request *const *reqs, size_t n,
-                            struct error *err) {
-    struct tenant *last = NULL;
-    bool moved = false;
-    status st = nodes_lock_tenants(l, reqs, n, &last, err);
-    if (st == ST_OK) st = runs_load(l, reqs, n, err);
-    if (st == ST_OK) st = nodes_locked(l, last, &moved, err);
-    return st == ST_OK && moved ? runs_load(l, reqs, n, err) : st;
-}
-
-static status append_once(struct ledger *l, struct append_request *const *reqs, size_t n,
-                          size_t items, struct error *err) {
-    arena_reset(&l->scratch);
-    struct group g = {.l = l, .items = items, .now_us = ledger_now_us(l)};
-    g.rows = arena_try_raw(&l->scratch, items * sizeof(*g.rows));
-    if (!g.rows) return ledger_no_memory(err);
-    status st = nodes_reserve_run_numbers(l, (int64_t)items, err);
-    if (st == ST_OK) st = db_begin(l->db, true, err);
-    if (st == ST_OK) st = lock_and_load(l, reqs, n, err);
-    for (size_t i = 0; i < n && st == ST_OK; i++)
-        st = process_request(&g, reqs[i], err);
-    if (st == ST_OK) st = write_group(&g, err);
-    if (st == ST_OK) st = db_commit(l->db, err);
-    if (st != ST_OK) return st;
-    mark_stored(&g);
-    log_alerts(&g);
-    drop_finished(&g);
-    return ST_OK;
-}
-
-/* Nothing in memory can be trusted after a failure: not even whether the commit happened. */
-static void forget(struct ledger *l) {
-    db_rollback(l->db);
-    cache_clear(&l->cache);
-    dict_clear(&l->dict);
-    project_clear(l);
-}
-
-status ledger_append(struct ledger *l, struct append_request *const *reqs, size_t n,
-                     struct error *err) {
-    ASSERT(l->writer);
-    size_t items = 0;
-    for (size_t i = 0; i < n; i++)
-        items += reqs[i]->count;
-    ASSERT(items <= GROUP_EVENTS_MAX);
-    if (items == 0) return ST_OK;
-    status st = ST_OK;
-    for (int tries = 0; tries < GROUP_TRIES_MAX; tries++) {
-        st = ledger_usable(l, err);
-        if (st != ST_OK) return st;
-        *err = (struct error){0};
-        st = append_once(l, reqs, n, items, err);
-        if (st == ST_OK) {
-            cache_trim(&l->cache);
-            struct error ignored;
-            if (l->lot_is_full && lots_seal(l, &ignored) != ST_OK) {
-                /* The events are durable; their ids are found by scanning until the lot is sealed.
-                 */
-                LOG(LOG_WARN, "could not seal a lot of event ids",
-                    LOG_S("error", str_c(ignored.msg)));
-                forget(l);
-                l->broken = true;
-            }
-            return ST_OK;
-        }
-        forget(l);
-        if (st == ST_CONFLICT && !db_is_postgres(l->db)) {
-            /* Nobody else writes to this file, so no row of ours can be there already. */
-            st = err->code = ST_CORRUPT;
-            err->reason = "LEDGER_DAMAGED";
-        }
-        if (st != ST_CONFLICT) break; /* a clash with another node: try again with fresh numbers */
-    }
-    l->broken = true;
-    if (st == ST_CONFLICT) err->code = ST_RETRY;
-    return error_wrap(err, "could not append");
 }

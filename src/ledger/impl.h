@@ -94,35 +94,6 @@ struct dict {
     int fresh_count;     /* tenants with `fresh` */
 };
 
-/* ---- the handle ---- */
-
-struct checkpoint {
-    int64_t run_no, index, seq;
-    str data;
-};
-
-struct ledger {
-    struct db *db;
-    const atomic_bool *stop; /* ledger_stop_on(); or NULL */
-    bool writer;
-    ledger_connect connect;
-    void *connect_context;
-    struct ledger_options options;
-    char url[1024]; /* when opened by url */
-    int lock_fd;
-    struct sha256 *sha;
-    struct cache cache;
-    struct dict dict;
-    struct arena scratch;             /* of one group or one query */
-    int64_t next_run_no, last_run_no; /* numbers reserved and not used yet */
-    int64_t rejections; /* rows in ledger_rejection: no accepted event looks there if it is empty */
-    struct db_bulk *ins_event, *ins_run, *ins_state, *upd_state, *ins_step, *upd_step, *ins_alert;
-    struct db_bulk *ins_lease, *upd_lease, *del_lease, *ins_receipt, *ins_audit;
-    const struct checkpoint *checkpoint; /* to be stored with the group's event, or NULL */
-    bool lot_is_full;                    /* some tenant has a lot to be sealed */
-    bool broken; /* the connection or its caches cannot be trusted: reopen before the next use */
-};
-
 /* ---- one event row, as stored ---- */
 
 struct event_row {
@@ -131,30 +102,6 @@ struct event_row {
     int64_t step_index;                          /* -1 is NULL */
     str event_id, key, subject, actor, payload;
 };
-/* What the row that opens a run adds to its hash: the identity that the other rows only refer to.
- */
-struct run_identity {
-    str tenant_id, run_id, run_uuid, project_id, environment_id, correlation_id, signal_id;
-};
-/* hash = SHA-256(prev, every stored column, the identity if the row opens its run). */
-void chain_hash(struct sha256 *sha, const uint8_t prev[SHA256_LEN], const struct event_row *row,
-                const struct run_identity *opens, uint8_t out[SHA256_LEN]);
-/* The hash before a tenant's first event. */
-void chain_genesis(struct sha256 *sha, str tenant_id, uint8_t out[SHA256_LEN]);
-
-/* What select(tier) gives for each tier of the events, all in one statement: a run that is being
- * archived meanwhile is seen in exactly one of them. ORDER BY and LIMIT, if any, come after it. */
-#define BOTH_TIERS(select) select("ledger_event") " UNION ALL " select("ledger_archive")
-
-/* The first columns of a statement that selects EVENT_ROW_COLUMNS, borrowed until its next step;
- * then comes what it selects besides. */
-#define EVENT_ROW_COLUMNS                                                                          \
-    "e.pos, e.run_no, e.run_seq, e.type_no, e.context_no, e.engine_attempt, e.logical_attempt, "   \
-    "e.emitted_ns, e.emitted_digits, e.persisted_us, e.cause_seq, e.step_index, e.event_id, "      \
-    "e.key, e.subject, e.actor, e.payload, e.hash"
-enum { EVENT_ROW_HASH = 17, EVENT_ROW_COUNT = 18 };
-void event_row_read(struct db_stmt *st, struct event_row *row);
-
 /* ---- one group of requests, which becomes one transaction ---- */
 
 struct group_row {
@@ -179,7 +126,77 @@ struct group {
     size_t queued; /* rows given to ins_event already */
     int64_t now_us;
     int64_t fence_node, fence_epoch; /* checked in this group, and good */
+    struct tenant
+        *beside; /* its only one, if it was made while a commit was under way; else NULL */
 };
+/* Decides about the events of a request; their rows may leave at once. */
+MUST_CHECK status group_take(struct group *g, struct append_request *req, struct error *err);
+/* Sends the rows of all events that did not leave yet. */
+MUST_CHECK status group_send_rows(struct group *g, struct error *err);
+/* Puts the runs and tenants in memory back to what they were before the group. */
+void group_undo(struct group *g);
+
+/* ---- the handle ---- */
+
+struct checkpoint {
+    int64_t run_no, index, seq;
+    str data;
+};
+
+struct ledger {
+    struct db *db;
+    const atomic_bool *stop; /* ledger_stop_on(); or NULL */
+    bool writer;
+    ledger_connect connect;
+    void *connect_context;
+    struct ledger_options options;
+    char url[1024]; /* when opened by url */
+    int lock_fd;
+    struct sha256 *sha;
+    struct cache cache;
+    struct dict dict;
+    struct arena scratch;             /* of one group or one query */
+    int64_t next_run_no, last_run_no; /* numbers reserved and not used yet */
+    int64_t rejections; /* rows in ledger_rejection: no accepted event looks there if it is empty */
+    struct db_bulk *ins_event, *ins_run, *ins_state, *upd_state, *ins_step, *upd_step, *ins_alert;
+    struct db_bulk *ins_lease, *upd_lease, *del_lease, *ins_receipt, *ins_audit, *upd_tenant;
+    const struct checkpoint *checkpoint; /* to be stored with the group's event, or NULL */
+    struct group staged, under_way;      /* the group being made; the one whose commit was sent */
+    bool is_staged, is_under_way;
+    struct arena kept; /* holds the rows of the group under way */
+    status outcome;    /* of the last one that was, until ledger_settle() tells it */
+    struct error outcome_why;
+    int pause_groups; /* so many groups, and until then, none goes beside a commit */
+    int64_t pause_until_ns;
+    bool lot_is_full; /* some tenant has a lot to be sealed */
+    bool broken; /* the connection or its caches cannot be trusted: reopen before the next use */
+};
+
+/* ---- event rows ---- */
+
+/* What the row that opens a run adds to its hash: the identity that the other rows only refer to.
+ */
+struct run_identity {
+    str tenant_id, run_id, run_uuid, project_id, environment_id, correlation_id, signal_id;
+};
+/* hash = SHA-256(prev, every stored column, the identity if the row opens its run). */
+void chain_hash(struct sha256 *sha, const uint8_t prev[SHA256_LEN], const struct event_row *row,
+                const struct run_identity *opens, uint8_t out[SHA256_LEN]);
+/* The hash before a tenant's first event. */
+void chain_genesis(struct sha256 *sha, str tenant_id, uint8_t out[SHA256_LEN]);
+
+/* What select(tier) gives for each tier of the events, all in one statement: a run that is being
+ * archived meanwhile is seen in exactly one of them. ORDER BY and LIMIT, if any, come after it. */
+#define BOTH_TIERS(select) select("ledger_event") " UNION ALL " select("ledger_archive")
+
+/* The first columns of a statement that selects EVENT_ROW_COLUMNS, borrowed until its next step;
+ * then comes what it selects besides. */
+#define EVENT_ROW_COLUMNS                                                                          \
+    "e.pos, e.run_no, e.run_seq, e.type_no, e.context_no, e.engine_attempt, e.logical_attempt, "   \
+    "e.emitted_ns, e.emitted_digits, e.persisted_us, e.cause_seq, e.step_index, e.event_id, "      \
+    "e.key, e.subject, e.actor, e.payload, e.hash"
+enum { EVENT_ROW_HASH = 17, EVENT_ROW_COUNT = 18 };
+void event_row_read(struct db_stmt *st, struct event_row *row);
 
 status ledger_no_memory(struct error *err); /* ST_RETRY */
 /* Loads every run of the group that the cache lacks. */
@@ -202,6 +219,9 @@ MUST_CHECK status nodes_lock_tenants(struct ledger *l, struct append_request *co
                                      struct tenant **last, struct error *err);
 MUST_CHECK status nodes_locked(struct ledger *l, struct tenant *last, bool *moved,
                                struct error *err);
+/* Locks the tenant's row, if that is free. *same: it was, and its newest event is still `seq`. */
+MUST_CHECK status nodes_take_turn(struct ledger *l, const struct tenant *t, int64_t seq, bool *same,
+                                  struct error *err);
 /* Makes sure of numbers for the runs that the group may open. */
 MUST_CHECK status nodes_reserve_run_numbers(struct ledger *l, int64_t wanted, struct error *err);
 

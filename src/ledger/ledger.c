@@ -56,6 +56,7 @@ int64_t ledger_now_us(const struct ledger *l) {
 }
 
 status ledger_usable(struct ledger *l, struct error *err) {
+    ASSERT(!l->is_under_way);
     status st = l->broken ? ledger_connect_now(l, err) : ST_OK;
     return st == ST_OK ? ST_OK : error_wrap(err, "could not reopen the ledger");
 }
@@ -87,6 +88,7 @@ static struct ledger *ledger_new(const struct ledger_options *options, struct er
     cache_init(&l->cache);
     dict_init(&l->dict);
     arena_init(&l->scratch, (size_t)64 * 1024, SCRATCH_BYTES_MAX);
+    arena_init(&l->kept, (size_t)64 * 1024, SCRATCH_BYTES_MAX);
     if (sha256_open(&l->sha, err) != ST_OK) {
         ledger_close(l);
         return NULL;
@@ -176,6 +178,7 @@ void ledger_close(struct ledger *l) {
     dict_clear(&l->dict);
     arena_release(&l->dict.arena);
     arena_release(&l->scratch);
+    arena_release(&l->kept);
     sha256_close(l->sha);
     if (l->lock_fd >= 0) lock_drop(l->lock_fd);
     mem_free(l);

@@ -37,6 +37,7 @@ struct ledger_options {
     int64_t (*now_us)(void *clock); /* the store's clock; NULL: the wall clock */
     void *clock;
     int64_t lock_wait_ms; /* how long to wait for another writer of the same SQLite file */
+    bool always_beside;   /* for tests: tries ledger_stage() beside a commit also after it failed */
 };
 
 /* ---- opening ---- */
@@ -125,6 +126,18 @@ struct append_request {
  * safe: what had landed comes back as a duplicate. */
 MUST_CHECK status ledger_append(struct ledger *ledger, struct append_request *const *requests,
                                 size_t count, struct error *err);
+/* The same in three steps, so that the commit of one group overlaps with the making of the next,
+ * where the database can do that: for the ledger thread, which calls nothing else until all is
+ * settled. ledger_stage() makes a group ready while the one before may still be committing.
+ * ledger_settle() waits for that one (ST_OK also if there is none) and returns as ledger_append()
+ * would have. If it fails, the staged group is gone, too. ledger_finish() then sends the staged
+ * group on its way; its outcome is what the next ledger_settle() says. A stage or a finish that
+ * fails has stored nothing, and the group can be given to ledger_append() once all is settled. */
+bool ledger_overlaps(const struct ledger *ledger);
+MUST_CHECK status ledger_stage(struct ledger *ledger, struct append_request *const *requests,
+                               size_t count, struct error *err);
+MUST_CHECK status ledger_settle(struct ledger *ledger, struct error *err);
+MUST_CHECK status ledger_finish(struct ledger *ledger, struct error *err);
 /* Prepares an item for a SIGNAL, EFFECT or TOOL fact of a run: `subject` is the signal, effect or
  * step, `data` its JSON object, `occurrence` counts from 1 and makes a retry a duplicate. Checks
  * and fills item->event, and derives its key. */

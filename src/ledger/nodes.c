@@ -83,6 +83,23 @@ status nodes_locked(struct ledger *l, struct tenant *last, bool *moved, struct e
     return last ? take_lock(l, last, moved, err) : ST_OK;
 }
 
+/* Whoever holds the row may be waiting for rows that we have stored already: so we do not wait for
+ * it. */
+status nodes_take_turn(struct ledger *l, const struct tenant *t, int64_t seq, bool *same,
+                       struct error *err) {
+    struct db_stmt *q = NULL;
+    bool row = false;
+    status st = db_prepare(
+        l->db, "SELECT seq FROM ledger_tenant WHERE tenant_no = $1 FOR UPDATE SKIP LOCKED", &q,
+        err);
+    if (st != ST_OK) return st;
+    db_bind_int(q, 1, t->tenant_no);
+    st = db_step(q, &row, err);
+    *same = st == ST_OK && row && db_int(q, 0) == seq;
+    db_reset(q);
+    return st;
+}
+
 /* Numbers for the runs this group may open. One process owns a SQLite file, so it just counts on;
  * nodes on one PostgreSQL take blocks, in a transaction of their own, lest every group wait for one
  * counter. */

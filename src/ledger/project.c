@@ -34,6 +34,9 @@ static const struct db_col audit_cols[] = {
     {"code", DB_TEXT}, {"reason", DB_TEXT}, {"project_id", DB_TEXT}, {"environment_id", DB_TEXT},
     {"run_id", DB_TEXT}, {"engine_attempt", DB_INT}, {"logical_attempt", DB_INT}};
 
+static const struct db_col tenant_cols[] = {
+    {"tenant_no", DB_INT}, {"seq", DB_INT}, {"head", DB_BLOB}, {"persisted_us", DB_INT}};
+
 #define SPEC(table, kind, cols, keys) {table, kind, cols, COUNT_OF(cols), keys}
 static const struct db_bulk_spec specs[] = {
     SPEC("ledger_event", DB_INSERT, event_cols, 0), SPEC("ledger_run", DB_INSERT, run_cols, 0),
@@ -41,13 +44,15 @@ static const struct db_bulk_spec specs[] = {
     SPEC("state_step", DB_INSERT, step_cols, 0),    {"state_step", DB_UPDATE, step_cols, STEP_STATE_COLS, 1},
     SPEC("state_alert", DB_INSERT, alert_cols, 0),  SPEC("lease_run", DB_INSERT, lease_cols, 0),
     {"lease_run", DB_UPDATE, lease_cols, LEASE_MOVE_COLS, 1}, {"lease_run", DB_DELETE, lease_cols, 1, 1},
-    SPEC("api_receipt", DB_INSERT, receipt_cols, 0), SPEC("ledger_audit", DB_INSERT, audit_cols, 0)};
+    SPEC("api_receipt", DB_INSERT, receipt_cols, 0), SPEC("ledger_audit", DB_INSERT, audit_cols, 0),
+    SPEC("ledger_tenant", DB_UPDATE, tenant_cols, 1)};
 /* clang-format on */
 
 status project_open(struct ledger *l, struct error *err) {
     struct db_bulk **slots[] = {&l->ins_event, &l->ins_run,   &l->ins_state,   &l->upd_state,
                                 &l->ins_step,  &l->upd_step,  &l->ins_alert,   &l->ins_lease,
-                                &l->upd_lease, &l->del_lease, &l->ins_receipt, &l->ins_audit};
+                                &l->upd_lease, &l->del_lease, &l->ins_receipt, &l->ins_audit,
+                                &l->upd_tenant};
     static_assert(COUNT_OF(slots) == COUNT_OF(specs), "a slot for each spec");
     for (size_t i = 0; i < COUNT_OF(specs); i++) {
         status st = db_bulk_open(l->db, &specs[i], slots[i], err);
@@ -109,7 +114,7 @@ status project_step(struct ledger *l, const struct run_entry *e, uint32_t index,
 /* Inserts first: PostgreSQL's driver sends them ahead while we prepare the rest. */
 /* clang-format off */
 #define ALL_BULKS(l) {(l)->ins_event, (l)->ins_run, (l)->ins_state, (l)->ins_step, (l)->ins_alert, (l)->ins_lease, (l)->ins_receipt, (l)->ins_audit, \
-    (l)->upd_state, (l)->upd_step, (l)->upd_lease, (l)->del_lease}
+    (l)->upd_state, (l)->upd_step, (l)->upd_lease, (l)->del_lease, (l)->upd_tenant}
 /* clang-format on */
 
 status project_flush(struct ledger *l, struct error *err) {

@@ -13,8 +13,15 @@ struct writer {
     struct queue *queue;
     pthread_t thread;
     bool started;
+    /* The group whose commit is under way, if any (ledger_finish()). */
+    struct writer_call *calls[QUEUE_REQUESTS_MAX];
+    size_t under_way;
+    int64_t started_ns;
     struct metric *events, *commits, *failures, *seconds;
 };
+
+/* A smaller group waits for the commit before it and takes with it what comes meanwhile. */
+enum { OVERLAP_EVENTS_MIN = 128 };
 
 static void answer(struct writer_call **calls, size_t n, status code, const struct error *err) {
     for (size_t i = 0; i < n; i++) {
@@ -25,22 +32,63 @@ static void answer(struct writer_call **calls, size_t n, status code, const stru
     }
 }
 
-static void commit(struct writer *w, struct writer_call **calls, size_t n, size_t items) {
-    struct append_request *requests[QUEUE_REQUESTS_MAX];
-    struct error err = {0};
+static void finished(struct writer *w, struct writer_call **calls, size_t n, int64_t start,
+                     status st, const struct error *err) {
+    size_t items = 0;
     for (size_t i = 0; i < n; i++)
-        requests[i] = &calls[i]->request;
-    int64_t start = clock_mono_ns();
-    status st = ledger_append(w->ledger, requests, n, &err);
+        items += calls[i]->request.count;
     metric_observe(w->seconds, (double)(clock_mono_ns() - start) / 1e9);
     metric_add(w->commits, 1);
     if (st == ST_OK)
         metric_add(w->events, (int64_t)items);
     else {
         metric_add(w->failures, 1);
-        LOG(LOG_ERROR, "append failed, nothing was acknowledged", LOG_S("error", str_c(err.msg)));
+        LOG(LOG_ERROR, "append failed, nothing was acknowledged", LOG_S("error", str_c(err->msg)));
     }
-    answer(calls, n, st, &err);
+    answer(calls, n, st, err);
+}
+
+static void take_requests(struct writer_call **calls, size_t n, struct append_request **out) {
+    for (size_t i = 0; i < n; i++)
+        out[i] = &calls[i]->request;
+}
+
+/* Waits for the group under way and answers it; false if it failed. */
+static bool settle(struct writer *w) {
+    struct append_request *requests[QUEUE_REQUESTS_MAX];
+    struct error err = {0};
+    if (w->under_way == 0) return true;
+    status st = ledger_settle(w->ledger, &err);
+    if (st == ST_CONFLICT) { /* not committed, for sure: a clash with another node */
+        take_requests(w->calls, w->under_way, requests);
+        st = ledger_append(w->ledger, requests, w->under_way, &err);
+    }
+    size_t n = w->under_way;
+    w->under_way = 0;
+    finished(w, w->calls, n, w->started_ns, st, &err);
+    return st == ST_OK;
+}
+
+/* Commits the group, or sends its commit on its way. False: what was under way before has failed,
+ * and with it perhaps what some of these calls stand on; nothing was done with them. */
+static bool commit(struct writer *w, struct writer_call **calls, size_t n, size_t items) {
+    struct append_request *requests[QUEUE_REQUESTS_MAX];
+    struct error err = {0};
+    int64_t start = clock_mono_ns();
+    take_requests(calls, n, requests);
+    bool large = items >= OVERLAP_EVENTS_MIN && ledger_overlaps(w->ledger);
+    bool staged = large && ledger_stage(w->ledger, requests, n, &err) == ST_OK;
+    if (!settle(w)) return false;
+    if (staged && ledger_finish(w->ledger, &err) == ST_OK) {
+        memcpy(w->calls, calls, n * sizeof(struct writer_call *));
+        w->under_way = n;
+        w->started_ns = start;
+        return true;
+    }
+    err = (struct error){0};
+    status st = ledger_append(w->ledger, requests, n, &err);
+    finished(w, calls, n, start, st, &err);
+    return true;
 }
 
 static void run_task(struct writer *w, struct writer_call *call) {
@@ -56,8 +104,10 @@ static size_t drop_failed(struct writer_call **calls, size_t n) {
     struct error err = {0};
     error_set(&err, ST_RETRY, "an append before this one failed: nothing of this one was stored");
     for (size_t i = 0; i < n; i++) {
-        if (calls[i]->stream && calls[i]->stream->failed) answer(&calls[i], 1, ST_RETRY, &err);
-        else calls[kept++] = calls[i];
+        if (calls[i]->stream && calls[i]->stream->failed)
+            answer(&calls[i], 1, ST_RETRY, &err);
+        else
+            calls[kept++] = calls[i];
     }
     return kept;
 }
@@ -73,22 +123,36 @@ static size_t group_size(struct writer_call **calls, size_t n, size_t *items) {
     return n;
 }
 
+/* Waits for calls; while a commit is under way, only looks. A few that wait then wait for its end,
+ * and more may come. */
+static size_t take(struct writer *w, void **taken) {
+    if (w->under_way == 0) return queue_take(w->queue, taken, QUEUE_REQUESTS_MAX, -1);
+    size_t n = queue_take(w->queue, taken, QUEUE_REQUESTS_MAX, 0);
+    size_t items = 0;
+    (void)group_size((struct writer_call **)taken, n, &items);
+    if (items >= OVERLAP_EVENTS_MIN) return n;
+    (void)settle(w); /* a failure is in its answers */
+    if (n == QUEUE_REQUESTS_MAX) return n;
+    return n + queue_take(w->queue, taken + n, QUEUE_REQUESTS_MAX - n, n > 0 ? 0 : -1);
+}
+
 /* Takes what waits, and commits it in as few groups as the limits allow. */
 static void *run(void *arg) {
     struct writer *w = arg;
     void *taken[QUEUE_REQUESTS_MAX];
     size_t n;
-    while ((n = queue_take(w->queue, taken, QUEUE_REQUESTS_MAX, -1)) > 0) {
+    while ((n = take(w, taken)) > 0) {
         struct writer_call **calls = (struct writer_call **)taken;
         while ((n = drop_failed(calls, n)) > 0) {
             size_t items;
             size_t group = group_size(calls, n, &items);
             if (group == 0) {
                 ASSERT(calls[0]->task); /* one request always fits */
+                if (!settle(w)) continue;
                 group = 1;
                 run_task(w, calls[0]);
-            } else {
-                commit(w, calls, group, items);
+            } else if (!commit(w, calls, group, items)) {
+                continue;
             }
             calls += group;
             n -= group;

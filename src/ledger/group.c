@@ -1,0 +1,401 @@
+/* ledger/group.c: one group of requests becomes one transaction.
+ *
+ * State is kept in memory (cache.c) exactly as the database has it, so a group reads nothing for
+ * runs that are warm. Every failure therefore drops all caches and rolls back; the next group
+ * starts from what is stored. On PostgreSQL other nodes may have written: the tenant's row is
+ * locked first, and if it moved, that tenant's cached runs are dropped.
+ *
+ * Commits that overlap (docs/decisions/0009-overlapping-commits.md). Where the database can commit
+ * beside the next transaction, the ledger thread takes a group in three steps: ledger_stage()
+ * decides about its events in memory and sends their rows, while the commit before is still under
+ * way on the other connection; ledger_settle() tells how that one ended; ledger_finish() takes the
+ * tenant's turn, writes what changes rows that are there already, and sends the commit. What was
+ * decided beside a commit stands on what that commit will have made true, so it is thrown away when
+ * the commit fails, when another node has written to the tenant in between, and when anything had
+ * to be asked of the database that the commit could change. Then the group is done again, alone. */
+#include "base/log.h"
+#include "base/time.h"
+#include "ledger/impl.h"
+
+enum {
+    GROUP_TRIES_MAX = 5, /* nodes may pick one dictionary number; each loses once per row */
+    /* How long no group is made beside a commit: */
+    PAUSE_GROUPS = 8,          /* after one that could not be, */
+    PAUSE_MOVED_MS = 1000,     /* after another node has written to the tenant, */
+    PAUSE_UNOPENED_MS = 60000, /* and when the database gives us no second connection */
+};
+
+/* ---- writing ---- */
+
+static status queue_run(struct ledger *l, const struct run_entry *e, struct error *err) {
+    char *run_uuid = arena_try(&l->scratch, UUID_TEXT_LEN);
+    if (!run_uuid) return ledger_no_memory(err);
+    uuid_format(e->run_uuid, run_uuid);
+    struct db_bulk *b = l->ins_run;
+    db_bulk_int(b, e->run_no);
+    db_bulk_int(b, e->tenant_no);
+    db_bulk_text(b, e->run_id);
+    db_bulk_text(b, str_n(run_uuid, UUID_TEXT_LEN));
+    db_bulk_int(b, e->context_no);
+    db_bulk_text(b, str_n(e->correlation, UUID_TEXT_LEN));
+    db_bulk_text(b, e->has_signal ? str_n(e->signal, UUID_TEXT_LEN) : STR_NONE);
+    db_bulk_int(b, e->opened_seq);
+    return ST_OK;
+}
+
+static status insert_ref(struct ledger *l, const struct group_row *r, struct error *err) {
+    struct db_stmt *ins = NULL;
+    status st = db_prepare(
+        l->db,
+        "INSERT INTO state_provider(tenant_no, provider, workflow_id, provider_run_id, run_no, seq)"
+        " VALUES ($1, $2, $3, $4, $5, $6)",
+        &ins, err);
+    if (st != ST_OK) return st;
+    db_bind_int(ins, 1, r->tenant->tenant_no);
+    db_bind_text(ins, 2, r->ref->provider);
+    db_bind_text(ins, 3, r->ref->workflow_id);
+    db_bind_text(ins, 4, r->ref->provider_run_id);
+    db_bind_int(ins, 5, r->row.run_no);
+    db_bind_int(ins, 6, pos_seq(r->row.pos));
+    int64_t changed = 0;
+    st = db_run(ins, &changed, err);
+    db_reset(ins);
+    return st;
+}
+
+static void queue_tenant(struct ledger *l, const struct tenant *t) {
+    struct db_bulk *b = l->upd_tenant;
+    db_bulk_int(b, t->tenant_no);
+    db_bulk_int(b, t->seq);
+    db_bulk_blob(b, str_n(t->head, SHA256_LEN));
+    db_bulk_int(b, t->persisted_us);
+}
+
+/* Should the commit fail, the cache is dropped. Not after the commit: by then the next group may
+ * have added steps. */
+static void mark_written(struct group *g) {
+    for (size_t i = 0; i < g->count; i++) {
+        g->rows[i].entry->stored = true;
+        g->rows[i].entry->stored_steps = g->rows[i].entry->run.step_count;
+    }
+}
+
+/* A run or step is written where its newest event stands, so each row goes out once. */
+static status write_group(struct group *g, struct error *err) {
+    struct ledger *l = g->l;
+    status st = ST_OK;
+    for (size_t i = 0; i < g->count && st == ST_OK; i++) {
+        struct group_row *r = &g->rows[i];
+        int64_t seq = pos_seq(r->row.pos);
+        if (r->opens) st = queue_run(l, r->entry, err);
+        if (r->entry->run.head.last_seq == seq) project_run(l, r->entry);
+        int64_t step = r->undo.step_index;
+        if (st == ST_OK && step >= 0 && r->entry->run.steps[step].last_seq == seq) {
+            st = project_step(l, r->entry, (uint32_t)step, err);
+        }
+        if (r->illegal) {
+            db_bulk_int(l->ins_alert, r->row.run_no);
+            db_bulk_int(l->ins_alert, seq);
+            db_bulk_text(l->ins_alert, str_c(r->bad.prior));
+            db_bulk_text(l->ins_alert, str_c(r->bad.attempted));
+        }
+        if (st == ST_OK && r->ref) st = insert_ref(l, r, err);
+        if (r->tenant->seq == seq) queue_tenant(l, r->tenant); /* the end of its chain */
+    }
+    if (st == ST_OK) st = project_flush(l, err);
+    if (st == ST_OK) st = rejections_forget(g, err);
+    if (st == ST_OK && l->checkpoint && g->count > 0)
+        st = checkpoint_insert(l, l->checkpoint, g->rows[0].row.persisted_us, err);
+    mark_written(g);
+    return st;
+}
+
+static void mark_stored(struct group *g) {
+    for (size_t i = 0; i < g->count; i++) {
+        cache_weigh(&g->l->cache, g->rows[i].entry);
+        struct tenant *t = g->rows[i].tenant;
+        lots_note(g->l, t, pos_seq(g->rows[i].row.pos), g->rows[i].result->event_id);
+        if (t->seq >> LOT_BITS > t->sealed_lots) g->l->lot_is_full = true;
+    }
+}
+
+/* The alert as an operator's log shows it, with every field of the contract. */
+static void log_alerts(const struct group *g) {
+    for (size_t i = 0; i < g->count; i++) {
+        const struct group_row *r = &g->rows[i];
+        char id[UUID_TEXT_LEN];
+        char time[TIME_TEXT_MAX];
+        if (!r->illegal) continue;
+        uuid_format(r->result->event_id, id);
+        size_t n = time_format_us(r->row.persisted_us, time);
+        LOG(LOG_WARN, "invalid transition recorded", LOG_S("code", STR("INVALID_TRANSITION")),
+            LOG_S("runId", r->entry->run_id), LOG_S("tenantId", r->tenant->tenant_id),
+            LOG_S("projectId", r->entry->project_id),
+            LOG_S("environmentId", r->entry->environment_id),
+            LOG_S("eventId", str_n(id, sizeof(id))), LOG_S("eventType", r->type_name),
+            LOG_N("runSeq", r->row.run_seq), LOG_S("persistedAt", str_n(time, n)),
+            LOG_S("priorState", str_c(r->bad.prior)),
+            LOG_S("attemptedState", str_c(r->bad.attempted)));
+    }
+}
+
+/* A finished run has no more events to come: its place in the cache is for one that has. */
+static void drop_finished(struct group *g) {
+    for (size_t i = 0; i < g->count; i++) {
+        struct group_row *r = &g->rows[i];
+        const struct run_head *head = &r->entry->run.head;
+        if (run_is_final(head->status) && head->last_seq == pos_seq(r->row.pos))
+            cache_drop(&g->l->cache, r->entry);
+    }
+}
+
+/* ---- the group ---- */
+
+/* Both at once: seldom has another node written, and then the runs are loaded again. */
+static status lock_and_load(struct ledger *l, struct append_request *const *reqs, size_t n,
+                            struct error *err) {
+    struct tenant *last = NULL;
+    bool moved = false;
+    status st = nodes_lock_tenants(l, reqs, n, &last, err);
+    if (st == ST_OK) st = runs_load(l, reqs, n, err);
+    if (st == ST_OK) st = nodes_locked(l, last, &moved, err);
+    return st == ST_OK && moved ? runs_load(l, reqs, n, err) : st;
+}
+
+/* Of runs that are not in memory, which the commit under way therefore did not write to. */
+static status load_beside(struct ledger *l, struct append_request *const *reqs, size_t n,
+                          struct error *err) {
+    db_beside(l->db, true);
+    status st = runs_load(l, reqs, n, err);
+    db_beside(l->db, false);
+    return st;
+}
+
+static size_t count_items(struct append_request *const *reqs, size_t n) {
+    size_t items = 0;
+    for (size_t i = 0; i < n; i++)
+        items += reqs[i]->count;
+    ASSERT(items <= GROUP_EVENTS_MAX);
+    return items;
+}
+
+/* Begins, decides about every event and sends their rows. `beside`: the tenant, if a commit is
+ * under way. */
+static status group_make(struct ledger *l, struct append_request *const *reqs, size_t n,
+                         struct tenant *beside, struct group *g, struct error *err) {
+    size_t items = count_items(reqs, n);
+    arena_reset(&l->scratch);
+    *g = (struct group){.l = l, .items = items, .now_us = ledger_now_us(l), .beside = beside};
+    g->rows = arena_try_raw(&l->scratch, items * sizeof(*g->rows));
+    if (!g->rows) return ledger_no_memory(err);
+    status st = nodes_reserve_run_numbers(l, (int64_t)items, err);
+    if (st == ST_OK) st = db_begin(l->db, true, err);
+    if (st == ST_OK) st = beside ? load_beside(l, reqs, n, err) : lock_and_load(l, reqs, n, err);
+    for (size_t i = 0; i < n && st == ST_OK; i++)
+        st = group_take(g, reqs[i], err);
+    return st == ST_OK ? group_send_rows(g, err) : st;
+}
+
+static void group_stored(struct group *g) {
+    mark_stored(g);
+    log_alerts(g);
+    drop_finished(g);
+}
+
+/* Nothing in memory can be trusted after a failure: not even whether the commit happened. */
+static void forget(struct ledger *l) {
+    db_rollback(l->db);
+    cache_clear(&l->cache);
+    dict_clear(&l->dict);
+    project_clear(l);
+}
+
+/* ---- all at once ---- */
+
+static status append_once(struct ledger *l, struct append_request *const *reqs, size_t n,
+                          struct error *err) {
+    struct group g;
+    status st = group_make(l, reqs, n, NULL, &g, err);
+    if (st == ST_OK) st = write_group(&g, err);
+    if (st == ST_OK) st = db_commit(l->db, err);
+    if (st == ST_OK) group_stored(&g);
+    return st;
+}
+
+/* The events are durable; their ids are found by scanning until the lot is sealed. */
+static void seal_lots(struct ledger *l) {
+    struct error err = {0};
+    if (lots_seal(l, &err) == ST_OK) return;
+    LOG(LOG_WARN, "could not seal a lot of event ids", LOG_S("error", str_c(err.msg)));
+    forget(l);
+    l->broken = true;
+}
+
+status ledger_append(struct ledger *l, struct append_request *const *reqs, size_t n,
+                     struct error *err) {
+    ASSERT(l->writer);
+    ASSERT(!l->is_under_way);
+    if (count_items(reqs, n) == 0) return ST_OK;
+    status st = ST_OK;
+    for (int tries = 0; tries < GROUP_TRIES_MAX; tries++) {
+        st = ledger_usable(l, err);
+        if (st != ST_OK) return st;
+        *err = (struct error){0};
+        st = append_once(l, reqs, n, err);
+        if (st == ST_OK) {
+            cache_trim(&l->cache);
+            if (l->lot_is_full) seal_lots(l);
+            return ST_OK;
+        }
+        forget(l);
+        if (st == ST_CONFLICT && !db_is_postgres(l->db)) {
+            /* Nobody else writes to this file, so no row of ours can be there already. */
+            st = err->code = ST_CORRUPT;
+            err->reason = "LEDGER_DAMAGED";
+        }
+        if (st != ST_CONFLICT) break; /* a clash with another node: try again with fresh numbers */
+    }
+    l->broken = true;
+    if (st == ST_CONFLICT) err->code = ST_RETRY;
+    return error_wrap(err, "could not append");
+}
+
+/* ---- in three steps ---- */
+
+bool ledger_overlaps(const struct ledger *l) { return l->db && db_can_overlap(l->db); }
+
+/* The one tenant of all events, if it is known; else NULL. Of two tenants' rows, two nodes could
+ * each hold what the other waits for. */
+static struct tenant *only_tenant(struct ledger *l, struct append_request *const *reqs, size_t n) {
+    str id = STR_NONE;
+    for (size_t i = 0; i < n; i++) {
+        for (size_t k = 0; k < reqs[i]->count; k++) {
+            str next = reqs[i]->items[k].event.tenant_id;
+            if (id.ptr && !str_eq(id, next)) return NULL;
+            id = next;
+        }
+    }
+    return id.ptr ? map_get(&l->dict.tenants, id) : NULL;
+}
+
+/* What a group needs that cannot be had while a commit is under way. */
+static struct tenant *may_go_beside(struct ledger *l, struct append_request *const *reqs,
+                                    size_t n) {
+    if (!l->options.always_beside && l->pause_groups > 0) {
+        l->pause_groups--;
+        return NULL;
+    }
+    if (!l->options.always_beside && clock_mono_ns() < l->pause_until_ns) return NULL;
+    if (l->cache.bytes > RUN_CACHE_BYTES_MAX) return NULL;
+    if (l->last_run_no - l->next_run_no + 1 < (int64_t)count_items(reqs, n)) return NULL;
+    for (size_t i = 0; i < n; i++)
+        if (reqs[i]->claim) return NULL;
+    return only_tenant(l, reqs, n);
+}
+
+static void pause_for(struct ledger *l, int64_t ms) {
+    l->pause_until_ns = clock_mono_ns() + ms * 1000000;
+}
+
+/* Once, whoever asks first; ledger_settle() hands the outcome on. */
+static void settle_now(struct ledger *l) {
+    if (!l->is_under_way) return;
+    l->outcome_why = (struct error){0};
+    l->outcome = db_commit_wait(l->db, &l->outcome_why);
+    l->is_under_way = false;
+    if (l->outcome == ST_OK) {
+        group_stored(&l->under_way);
+        return;
+    }
+    forget(l);
+    l->broken = true;
+    l->is_staged = false;
+}
+
+/* The staged group has failed. */
+static void unstage(struct ledger *l) {
+    settle_now(l); /* before its runs go */
+    forget(l);
+    l->broken = true;
+    l->is_staged = false;
+}
+
+/* It only was not the time for the staged group: memory is put back as it was before. */
+static void take_off_stage(struct ledger *l) {
+    project_clear(l);
+    db_rollback(l->db);
+    group_undo(&l->staged);
+    l->pause_groups = PAUSE_GROUPS;
+    l->is_staged = false;
+}
+
+status ledger_stage(struct ledger *l, struct append_request *const *reqs, size_t n,
+                    struct error *err) {
+    ASSERT(l->writer);
+    ASSERT(!l->is_staged);
+    ASSERT(!l->checkpoint);
+    struct tenant *beside = l->is_under_way ? may_go_beside(l, reqs, n) : NULL;
+    if (count_items(reqs, n) == 0 || l->lot_is_full || (l->is_under_way && !beside))
+        return error_set(err, ST_RETRY, "this group is to go alone");
+    status st = l->is_under_way ? ST_OK : ledger_usable(l, err);
+    if (st != ST_OK) return st;
+    *err = (struct error){0};
+    if (!beside) cache_trim(&l->cache);
+    l->is_staged = true;
+    st = group_make(l, reqs, n, beside, &l->staged, err);
+    bool begun = db_in_transaction(l->db);
+    if (st == ST_OK) return ST_OK;
+    if (beside && !begun) pause_for(l, PAUSE_UNOPENED_MS);
+    if (beside && (!begun || db_was_too_early(l->db)))
+        take_off_stage(l);
+    else
+        unstage(l);
+    return st;
+}
+
+status ledger_settle(struct ledger *l, struct error *err) {
+    settle_now(l);
+    status st = l->outcome;
+    l->outcome = ST_OK;
+    if (st == ST_OK) return ST_OK;
+    *err = l->outcome_why;
+    return error_wrap(err, "could not append");
+}
+
+/* The tenant's turn. *moved: another node had it since the commit that the group was made beside.
+ */
+static status take_turn(struct ledger *l, const struct group *g, bool *moved, struct error *err) {
+    bool same = true;
+    status st = ST_OK;
+    if (g->beside)
+        st = nodes_take_turn(l, g->beside, g->beside->seq - (int64_t)g->count, &same, err);
+    *moved = st == ST_OK && !same;
+    return *moved ? error_set(err, ST_RETRY, "another node has written to the tenant") : st;
+}
+
+status ledger_finish(struct ledger *l, struct error *err) {
+    ASSERT(!l->is_under_way);
+    struct group *g = &l->staged;
+    *err = (struct error){0};
+    if (!l->is_staged) return error_set(err, ST_RETRY, "no group is staged any more");
+    bool moved = false;
+    status st = take_turn(l, g, &moved, err);
+    if (moved) {
+        take_off_stage(l);
+        pause_for(l, PAUSE_MOVED_MS);
+        return st;
+    }
+    if (st == ST_OK) st = write_group(g, err);
+    if (st == ST_OK) st = db_commit_send(l->db, err);
+    if (st != ST_OK) {
+        unstage(l);
+        return st;
+    }
+    struct arena free = l->kept;
+    l->kept = l->scratch; /* its rows live there */
+    l->scratch = free;
+    l->under_way = *g;
+    l->is_under_way = true;
+    l->is_staged = false;
+    return ST_OK;
+}
