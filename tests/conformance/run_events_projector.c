@@ -1,5 +1,6 @@
 /* Run Events 5.3 layer 3, policy A, and 5.4, alerts. */
 #include "conformance/helper.h"
+#include "core/run_policy.h"
 
 /* One invalid event of each kind, and the positions at which they stand. */
 static const char each_kind[] =
@@ -97,6 +98,15 @@ TEST_DB(run_events_policy_a_marks_and_goes_on) {
     conf_close(&c);
 }
 
+static str state_json(struct conf *c, const struct run *run) {
+    struct buf b;
+    buf_init(&b, 65536);
+    run_state_json(run, &b);
+    str out = arena_str(&c->arena, buf_str(&b));
+    buf_release(&b);
+    return out;
+}
+
 /* RE-5.3.3-4: the documentation names policy A, and reducing an invalid stream twice does just
  * that, identically. */
 TEST_DB(run_events_policy_is_documented_and_deterministic) {
@@ -108,15 +118,38 @@ TEST_DB(run_events_policy_is_documented_and_deterministic) {
     str states[2];
     for (int i = 0; i < 2; i++) {
         struct run run = conf_replay(&c, "r");
-        struct buf b;
-        buf_init(&b, 65536);
-        run_state_json(&run, &b);
-        states[i] = arena_str(&c.arena, buf_str(&b));
-        buf_release(&b);
+        states[i] = state_json(&c, &run);
         conf_reopen(&c, LEDGER_RECORD);
     }
     CHECK(str_eq(states[0], states[1]) && conf_has(states[0], "\"mark\":\"INCONSISTENT\""));
     CHECK(conf_has(states[0], "\"runSeq\":18") && conf_has(states[0], "\"status\":\"COMPLETED\""));
+    conf_close(&c);
+}
+
+/* RE-5.3.3-6: policy B over the stored stream, as a test alone can configure it: the state stays as
+ * of the last valid runSeq, the mark is set, later events are not applied. The ledger itself
+ * follows A over the same events, and the mark of B is nowhere in it. */
+TEST_DB(run_events_policy_b_stops_the_run) {
+    struct conf c;
+    struct run valid;
+    struct error err = {0};
+    struct reduction b = {.policy = RUN_POLICY_B};
+    conf_open(&c, url, LEDGER_RECORD);
+    conf_program(&c, "r",
+                 "RunStarted,StepStarted a,StepCompleted unseen,StepCompleted a,RunCompleted");
+    struct event_page page = conf_read(&c, "r");
+    CHECK(page.count == 5);
+    for (size_t i = 0; i < page.count; i++) {
+        struct transition bad;
+        status st = reduction_apply(&b, &page.records[i], &c.arena, &bad, &err);
+        CHECK(st == (i == 2 ? ST_CONFLICT : ST_OK), "event %zu: %s", i + 1, err.msg);
+    }
+    CHECK(ledger_replay(c.ledger, STR("r"), 2, false, &c.arena, &valid, NULL, &err) == ST_OK, "%s",
+          err.msg);
+    CHECK(b.run.head.status == RUN_RUNNING && b.run.head.run_seq == 2);
+    CHECK(str_eq(state_json(&c, &b.run), state_json(&c, &valid)));
+    CHECK(strcmp(reduction_mark(&b), "STALLED_INVALID_TRANSITION") == 0);
+    CHECK(shows(&c, "COMPLETED", "INCONSISTENT") && conf_is(conf_step(&c, "r", "a"), "SUCCESS"));
     conf_close(&c);
 }
 
