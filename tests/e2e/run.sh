@@ -113,6 +113,36 @@ db_test_killed_and_run_again_it_completes() {
     c ledger verify --state
 }
 
+# CE-8.2-4: a long run with a checkpoint is killed in its middle and resumed: the steps that are left run, in their order;
+# those that had ended before the checkpoint, or after it, do not run again.
+db_test_a_long_run_is_resumed_where_it_crashed() {
+    local steps="" want="" script i pid
+    for i in {1..24}; do # the 9th and the 17th wait for their file
+        case $i in 9 | 17) script="echo s$i >>$PWD/begun; until [ -e $PWD/go$i ]; do sleep 0.05; done; " ;; *) script="" ;; esac
+        steps+="${steps:+,}$(sh_step "s$i" "${script}echo s$i >>$PWD/log" "$([ "$i" = 1 ] || echo ",\"dependsOn\":[\"s$((i - 1))\"]")")"
+        want+="s$i "
+    done
+    plan long "$steps"
+    r_exec run long.json --run-id long -q >/dev/null 2>&1 &
+    pid=$!
+    until_true grep -qx s9 begun
+    c ledger checkpoint long
+    touch go9
+    until_true grep -qx s17 begun
+    kill -9 $pid
+    wait $pid 2>/dev/null || true
+    same "$(tr '\n' ' ' <log)" "${want%s17 *}" "what ran before the crash"
+    same "$(sql "SELECT count(*) FROM run_checkpoints WHERE run_id = 'long'")" 1
+    touch go17
+    if [ "$store_kind" = postgres ]; then sleep 6.5; fi # until its lease has ended
+    same "$(r run resume long -o json 2>/dev/null | jq -r .status)" COMPLETED
+    same "$(tr '\n' ' ' <log)" "$want" "what ran in all"
+    same "$(tr '\n' ' ' <begun)" "s9 s17 s17 " "only the step that was cut off began again"
+    same "$(sql "SELECT count(*) FROM run_events WHERE \"eventType\" = 'StepStarted'")" 24
+    same "$(sql "SELECT count(*) FROM run_events WHERE \"eventType\" = 'StepCompleted'")" 24
+    c ledger verify --state
+}
+
 test_ctrl_c_leaves_the_run_open() {
     plan i "$(sh_step a 'sleep 0.3'),$(sh_step b 'sleep 1' ',"dependsOn":["a"]')"
     r_exec run i.json --run-id i >out 2>err &
