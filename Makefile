@@ -165,7 +165,7 @@ $(foreach kind,$(KINDS),$(eval $(call KIND,$(kind))))
 
 # --- Targets ---------------------------------------------------------------------------------------------------
 
-.PHONY: all run test san tsan clang fuzz crash sim bench cover lint layers format install uninstall clean help
+.PHONY: all run test san tsan clang fuzz crash sim bench conformance cover lint layers format install uninstall clean help
 
 all: $(patsubst $(BUILD)/release/%,$(BUILD)/%,$(call products,release)) ## build/cairn, libcairn.a, libcairn.so and cairn-bench
 
@@ -197,6 +197,9 @@ sim: $(BUILD)/release/cairn ## the engine in simulated worlds with faults, SEEDS
 
 bench: all | $(BUILD)/have-test ## the canonical workloads, one JSON line a figure; BENCH_OPTIONS="--seconds 5"
 	@scripts/with-postgres scripts/bench $(BUILD)/cairn-bench $(BENCH_OPTIONS)
+
+conformance: $(call products,test) $(call test_programs,test) ## which clauses of the contracts fail; it fails itself only if a MUST does
+	@scripts/with-postgres scripts/conformance scripts/test-all $(BUILD)/test unit e2e
 
 cover: $(call products,cover) $(call test_programs,cover) | $(BUILD)/have-check ## line coverage of core and ledger, at least 90 %
 	@find $(BUILD)/cover -name '*.gcda' -delete
@@ -230,7 +233,7 @@ uninstall: ## take away again what install has put
 	@scripts/install --remove "$(DESTDIR)$(PREFIX)"
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
 clean: ## remove all that was built (build/deps stays)
 	@find $(BUILD) -mindepth 1 -maxdepth 1 ! -name deps ! -name deps.mk -exec rm -rf {} + 2>/dev/null || true
