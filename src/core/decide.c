@@ -1,467 +1,19 @@
 /* core/decide.c: what comes next. Each decision is an event, and is applied as it is made, so that
- * the next decision sees it. */
+ * the next decision sees it. Signals are in decide_signals.c, the making of events in
+ * decide_events.c. */
 #include "base/json.h"
 #include "base/limits.h"
 #include "base/time.h"
 #include "core/flow_impl.h"
 
-enum { FAILED_NAMES_MAX = 10, BATCH_CAP_FIRST = 8, RESERVE = 8 };
-
-static status no_memory(struct error *err) {
-    return error_set(err, ST_RETRY, "decide: out of memory");
-}
-
-void flow_batch_init(struct flow_batch *batch, struct arena *arena) {
-    *batch = (struct flow_batch){.arena = arena};
-}
-
-/* ---- emitting ---- */
-
-static status batch_add(struct flow_batch *b, const struct flow_event *item, struct error *err) {
-    if (b->count == b->cap) {
-        uint32_t cap = b->cap == 0 ? BATCH_CAP_FIRST : b->cap * 2;
-        struct flow_event *items = arena_try_raw(b->arena, cap * sizeof(*items));
-        if (!items) return no_memory(err);
-        if (b->count > 0) memcpy(items, b->items, b->count * sizeof(*items));
-        b->items = items;
-        b->cap = cap;
-    }
-    b->items[b->count++] = *item;
-    return ST_OK;
-}
-
-/* Guards, applies, and adds to the batch. A refusal of the guard is a bug of ours: the flow stops
- * emitting, and the shell says so. */
-static status emit(struct flow *f, const struct flow_event *item, int64_t now_us,
-                   struct flow_batch *b, struct error *err) {
-    struct event_record rec = {.event = f->ids, .seq = f->run.head.last_seq + 1};
-    struct event *e = &rec.event;
-    const struct event_type_info *info = event_type_info(item->type);
-    e->type = item->type;
-    e->type_name = info->name;
-    e->subject = item->step != FLOW_NO_STEP ? f->plan->steps[item->step].id : item->subject;
-    e->logical_attempt = item->attempt;
-    e->emitted_ns = now_us * 1000;
-    e->payload = item->payload;
-    rec.actor = item->actor;
-    if (!event_type_is_fact(e->type)) rec.run_seq = f->run.head.run_seq + 1;
-    if (f->stuck) return ST_OK;
-    if (!run_guard(&f->run, e, &f->why_stuck)) {
-        f->stuck = true;
-        return ST_OK;
-    }
-    status st = flow_apply(f, &rec, err);
-    if (st != ST_OK) return st;
-    struct flow_event copy = *item;
-    copy.subject = e->subject;
-    return batch_add(b, &copy, err);
-}
-
-static status emit_step(struct flow *f, enum event_type type, uint32_t step, int64_t attempt,
-                        str payload, str actor, int64_t now_us, struct flow_batch *b,
-                        struct error *err) {
-    struct flow_event item = {
-        .type = type, .step = step, .attempt = attempt, .payload = payload, .actor = actor};
-    return emit(f, &item, now_us, b, err);
-}
-
-static status emit_run(struct flow *f, enum event_type type, int64_t attempt, str payload,
-                       str actor, int64_t now_us, struct flow_batch *b, struct error *err) {
-    struct flow_event item = {
-        .type = type, .step = FLOW_NO_STEP, .attempt = attempt, .payload = payload, .actor = actor};
-    return emit(f, &item, now_us, b, err);
-}
-
-static status emit_fact(struct flow *f, enum event_type type, str subject, int64_t occurrence,
-                        str data, str actor, int64_t now_us, struct flow_batch *b,
-                        struct error *err) {
-    struct flow_event item = {.type = type,
-                              .step = FLOW_NO_STEP,
-                              .subject = subject,
-                              .attempt = occurrence,
-                              .payload = data,
-                              .actor = actor};
-    return emit(f, &item, now_us, b, err);
-}
-
-/* ---- payloads ---- */
-
-struct payload { /* a JSON object under construction; its text goes to the batch's arena */
-    struct buf buf;
-};
-
-static void payload_open(struct payload *p) {
-    buf_init(&p->buf, EVENT_BYTES_MAX);
-    buf_put_char(&p->buf, '{');
-}
-
-static void payload_name(struct payload *p, const char *name) {
-    buf_printf(&p->buf, "%s\"%s\":", p->buf.len > 1 ? "," : "", name);
-}
-
-static void payload_text(struct payload *p, const char *name, str value) {
-    if (!value.ptr) return;
-    payload_name(p, name);
-    buf_put_json_str(&p->buf, value);
-}
-
-static void payload_json(struct payload *p, const char *name, str json) {
-    if (!json.ptr) return;
-    payload_name(p, name);
-    buf_put(&p->buf, json);
-}
-
-static void payload_int(struct payload *p, const char *name, int64_t value) {
-    payload_name(p, name);
-    buf_put_int(&p->buf, value);
-}
-
-static void payload_time(struct payload *p, const char *name, int64_t us) {
-    char text[TIME_TEXT_MAX];
-    if (us == FLOW_NEVER) return;
-    payload_name(p, name);
-    buf_put_json_str(&p->buf, str_n(text, time_format_us(us, text)));
-}
-
-static status payload_close(struct payload *p, struct flow_batch *b, str *out, struct error *err) {
-    buf_put_char(&p->buf, '}');
-    bool kept = !p->buf.full && arena_try_str(b->arena, buf_str(&p->buf), out);
-    buf_release(&p->buf);
-    return kept ? ST_OK : no_memory(err);
-}
-
-static int64_t time_after(int64_t now_us, int64_t ms) {
-    return ms <= 0 ? FLOW_NEVER : now_us + ms * 1000;
-}
-
-/* ---- signals ---- */
-
-static str signal_ref(const struct flow_signal *s) { return str_n(s->id, UUID_TEXT_LEN); }
-
-/* The signal is gone from the flow afterwards: copy what is still needed. */
-static status end_signal(struct flow *f, const struct flow_signal *s, const char *error,
-                         const char *message, int64_t now_us, struct flow_batch *b,
-                         struct error *err) {
-    struct payload p;
-    str data = STR_NONE;
-    str id = STR_NONE;
-    if (!arena_try_str(b->arena, signal_ref(s), &id)) return no_memory(err);
-    payload_open(&p);
-    payload_text(&p, "signal_id", id);
-    payload_text(&p, "run_id", f->ids.run_id);
-    if (error) payload_text(&p, "reason", str_c(error));
-    if (message) payload_text(&p, "message", str_c(message));
-    status st = payload_close(&p, b, &data, err);
-    if (st != ST_OK) return st;
-    return emit_fact(f, error ? EVENT_SIGNAL_PROCESSING_FAILED : EVENT_SIGNAL_PROCESSED, id, 1,
-                     data, STR_NONE, now_us, b, err);
-}
-
-/* The payload of an event that a signal brought about. */
-static status signal_payload(const struct flow_signal *s, struct flow_batch *b, str *out,
-                             struct error *err) {
-    struct payload p;
-    payload_open(&p);
-    payload_text(&p, "signalId", s->signal.signal_id.ptr ? s->signal.signal_id : signal_ref(s));
-    payload_text(&p, "reason", s->signal.reason);
-    return payload_close(&p, b, out, err);
-}
-
-static bool is_open(const struct flow *f, uint32_t i, enum plan_type type) {
-    return f->steps[i].phase == FLOW_OPEN && f->plan->steps[i].type == type;
-}
-
-/* The open approval step that the signal is about; FLOW_NO_STEP if there is none, or several. */
-static uint32_t approval_step(const struct flow *f, const struct signal *s) {
-    if (s->step_id.ptr) {
-        int64_t i = plan_find(f->plan, s->step_id);
-        return i >= 0 && is_open(f, (uint32_t)i, PLAN_APPROVAL) ? (uint32_t)i : FLOW_NO_STEP;
-    }
-    uint32_t found = FLOW_NO_STEP;
-    for (uint32_t i = 0; i < f->plan->step_count; i++) {
-        if (!is_open(f, i, PLAN_APPROVAL)) continue;
-        if (found != FLOW_NO_STEP) return FLOW_NO_STEP;
-        found = i;
-    }
-    return found;
-}
-
-static bool awaits_approval(const struct flow *f) {
-    return f->run.head.status == RUN_PENDING && f->needs_approval;
-}
-
-/* A failed step may be tried again as long as nothing was done on the strength of its failure. */
-static bool may_retry(const struct flow *f, uint32_t i) {
-    const struct flow_step *s = &f->steps[i];
-    if (s->state != STEP_FAILED) return false;
-    for (uint32_t k = 0; k < f->plan->step_count && f->failing; k++) { /* the run ends all the same */
-        if (k != i && f->steps[k].phase == FLOW_SETTLED && f->steps[k].state == STEP_FAILED &&
-            f->plan->steps[k].on_failure == PLAN_FAIL)
-            return false;
-    }
-    if (s->phase != FLOW_SETTLED) return true;
-    const struct plan_step *p = &f->plan->steps[i];
-    for (uint32_t k = 0; k < p->dependent_count; k++) {
-        if (f->steps[p->dependents[k]].state != STEP_PENDING) return false;
-    }
-    return true;
-}
-
-static status not_applicable(struct error *err, const char *what) {
-    return error_at(err, ST_CONFLICT, "SIGNAL_NOT_APPLICABLE", "/signal", "%s", what);
-}
-
-/* Whether some step of the plan waits for it, now or later: any other name is a mistake. */
-static bool is_awaited(const struct plan *plan, const struct signal *s) {
-    for (uint32_t i = 0; i < plan->step_count; i++) {
-        const struct plan_step *p = &plan->steps[i];
-        if (p->type != PLAN_WAIT || !str_eq(p->signal, s->name)) continue;
-        if (!s->step_id.ptr || str_eq(s->step_id, p->id)) return true;
-    }
-    return false;
-}
-
-status flow_signal_check(const struct flow *f, const struct signal *s, bool *nothing_to_do,
-                         struct error *err) {
-    enum run_status now = f->run.head.status;
-    *nothing_to_do = false;
-    if (run_is_final(now)) {
-        *nothing_to_do = s->kind == SIGNAL_CANCEL;
-        if (*nothing_to_do) return ST_OK;
-        return error_at(err, ST_CONFLICT, "RUN_FINISHED", "", "the run is %s",
-                        run_status_name(now));
-    }
-    if (s->step_id.ptr && plan_find(f->plan, s->step_id) < 0)
-        return error_at(err, ST_NOT_FOUND, "STEP_NOT_FOUND", "/stepId",
-                        "the plan has no step \"%.*s\"", STR_ARG(s->step_id));
-    if (f->signal_count >= FLOW_SIGNALS_MAX)
-        return error_at(err, ST_LIMIT, "SIGNALS_TOO_MANY", "",
-                        "%d signals wait to be processed already", FLOW_SIGNALS_MAX);
-    switch (s->kind) {
-    case SIGNAL_PAUSE:
-        if (now != RUN_RUNNING) return not_applicable(err, "only a RUNNING run can be paused");
-        break;
-    case SIGNAL_RESUME:
-        if (now != RUN_PAUSED) return not_applicable(err, "the run is not PAUSED");
-        break;
-    case SIGNAL_RETRY_STEP:
-        if (!may_retry(f, (uint32_t)plan_find(f->plan, s->step_id)))
-            return not_applicable(err, "the step has not FAILED, or others went on because it did");
-        break;
-    case SIGNAL_APPROVE:
-    case SIGNAL_REJECT:
-        if (!awaits_approval(f) && approval_step(f, s) == FLOW_NO_STEP)
-            return not_applicable(err, "nothing waits for approval, or several steps do: name one");
-        break;
-    case SIGNAL_NAMED:
-        if (!is_awaited(f->plan, s))
-            return error_at(err, ST_INVALID, "SIGNAL_UNKNOWN", "/signal",
-                            "no step of the plan waits for a signal \"%.*s\"", STR_ARG(s->name));
-        break;
-    case SIGNAL_CANCEL:
-    case SIGNAL_LAUNCH:
-    case SIGNAL_KIND_COUNT:
-        break;
-    }
-    return ST_OK;
-}
-
-status flow_signal(struct flow *f, const struct signal *signal, uuid id, str actor, int64_t now_us,
-                   struct flow_batch *b, struct error *err) {
-    struct buf data;
-    char text[UUID_TEXT_LEN];
-    str kept = STR_NONE;
-    str subject = STR_NONE;
-    uuid_format(id, text);
-    buf_init(&data, EVENT_BYTES_MAX);
-    signal_json(signal, id, &data);
-    bool ok = !data.full && arena_try_str(b->arena, buf_str(&data), &kept) &&
-              arena_try_str(b->arena, str_n(text, sizeof(text)), &subject);
-    buf_release(&data);
-    if (!ok) return no_memory(err);
-    return emit_fact(f, EVENT_SIGNAL_RECEIVED, subject, 1, kept, actor, now_us, b, err);
-}
-
-static status pause_or_resume(struct flow *f, const struct flow_signal *s, int64_t now_us,
-                              struct flow_batch *b, struct error *err) {
-    const struct run_head *head = &f->run.head;
-    bool pause = s->signal.kind == SIGNAL_PAUSE;
-    if (head->status != (pause ? RUN_RUNNING : RUN_PAUSED))
-        return end_signal(f, s, "NOT_APPLICABLE", run_status_name(head->status), now_us, b, err);
-    str payload = STR_NONE;
-    str actor = s->actor;
-    status st = signal_payload(s, b, &payload, err);
-    if (st != ST_OK) return st;
-    /* T12: the n-th pause carries n, or its key would equal the first one's. */
-    st = emit_run(f, pause ? EVENT_RUN_PAUSED : EVENT_RUN_RESUMED,
-                  (pause ? head->pauses : head->resumes) + 1, payload, actor, now_us, b, err);
-    return st == ST_OK ? end_signal(f, s, NULL, NULL, now_us, b, err) : st;
-}
-
-static status fail_step(struct flow *f, uint32_t step, const char *code, const char *message,
-                        str actor, int64_t now_us, struct flow_batch *b, struct error *err) {
-    struct payload p;
-    str payload = STR_NONE;
-    payload_open(&p);
-    payload_text(&p, "stepType", str_c(plan_type_name(f->plan->steps[step].type)));
-    payload_text(&p, "code", str_c(code));
-    payload_text(&p, "message", str_c(message));
-    status st = payload_close(&p, b, &payload, err);
-    if (st != ST_OK) return st;
-    return emit_step(f, EVENT_STEP_FAILED, step, f->steps[step].attempt, payload, actor, now_us, b,
-                     err);
-}
-
-static status complete_step(struct flow *f, uint32_t step, str output, str actor, int64_t now_us,
-                            struct flow_batch *b, struct error *err) {
-    struct payload p;
-    str payload = STR_NONE;
-    payload_open(&p);
-    payload_text(&p, "stepType", str_c(plan_type_name(f->plan->steps[step].type)));
-    payload_json(&p, "output", output);
-    status st = payload_close(&p, b, &payload, err);
-    if (st != ST_OK) return st;
-    return emit_step(f, EVENT_STEP_COMPLETED, step, f->steps[step].attempt, payload, actor, now_us,
-                     b, err);
-}
-
-static status approve_or_reject(struct flow *f, const struct flow_signal *s, int64_t now_us,
-                                struct flow_batch *b, struct error *err) {
-    bool yes = s->signal.kind == SIGNAL_APPROVE;
-    str payload = STR_NONE;
-    status st = signal_payload(s, b, &payload, err);
-    if (st != ST_OK) return st;
-    if (awaits_approval(f) && !s->signal.step_id.ptr) {
-        st = emit_run(f, yes ? EVENT_RUN_APPROVED : EVENT_RUN_CANCELLED, 1, payload, s->actor,
-                      now_us, b, err);
-        return st == ST_OK ? end_signal(f, s, NULL, NULL, now_us, b, err) : st;
-    }
-    uint32_t step = approval_step(f, &s->signal);
-    if (step == FLOW_NO_STEP)
-        return end_signal(f, s, "NOT_APPLICABLE", "nothing waits for it", now_us, b, err);
-    if (!yes) {
-        st = fail_step(f, step, "APPROVAL_REJECTED", "the approval was refused", s->actor, now_us,
-                       b, err);
-    } else {
-        struct payload p;
-        str output = STR_NONE;
-        payload_open(&p);
-        payload_text(&p, "decision", STR("approved"));
-        payload_text(&p, "by", s->actor);
-        payload_text(&p, "reason", s->signal.reason);
-        payload_json(&p, "payload", s->signal.payload);
-        st = payload_close(&p, b, &output, err);
-        if (st == ST_OK) st = complete_step(f, step, output, s->actor, now_us, b, err);
-    }
-    return st == ST_OK ? end_signal(f, s, NULL, NULL, now_us, b, err) : st;
-}
-
-static status retry_at(struct flow *f, uint32_t step, int64_t delay_ms, const char *why, str actor,
-                       int64_t now_us, struct flow_batch *b, struct error *err) {
-    struct payload p;
-    str payload = STR_NONE;
-    payload_open(&p);
-    payload_text(&p, "reason", str_c(why));
-    payload_text(&p, "after", f->steps[step].code);
-    payload_int(&p, "delayMs", delay_ms);
-    payload_time(&p, "retryAt", now_us + delay_ms * 1000);
-    status st = payload_close(&p, b, &payload, err);
-    if (st != ST_OK) return st;
-    return emit_step(f, EVENT_STEP_RETRIED, step, f->steps[step].attempt + 1, payload, actor,
-                     now_us, b, err);
-}
-
-static status retry_step(struct flow *f, const struct flow_signal *s, int64_t now_us,
-                         struct flow_batch *b, struct error *err) {
-    int64_t step = plan_find(f->plan, s->signal.step_id);
-    if (step < 0 || !may_retry(f, (uint32_t)step))
-        return end_signal(f, s, "NOT_APPLICABLE", "the step cannot be retried now", now_us, b, err);
-    status st = ST_OK;
-    if (f->steps[step].phase != FLOW_BACKOFF && f->steps[step].phase != FLOW_READY)
-        st = retry_at(f, (uint32_t)step, 0, "signal", s->actor, now_us, b, err);
-    /* Else the retry is recorded already: as the end of the signal is applied, its wait ends. */
-    return st == ST_OK ? end_signal(f, s, NULL, NULL, now_us, b, err) : st;
-}
-
-/* A named signal is kept until a wait step asks for it. *taken: it was used now. */
-static status give_to_wait(struct flow *f, const struct flow_signal *s, int64_t now_us,
-                           struct flow_batch *b, bool *taken, struct error *err) {
-    *taken = false;
-    for (uint32_t i = 0; i < f->plan->step_count && f->waits > 0; i++) {
-        if (!is_open(f, i, PLAN_WAIT) || !str_eq(f->plan->steps[i].signal, s->signal.name))
-            continue;
-        if (s->signal.step_id.ptr && !str_eq(s->signal.step_id, f->plan->steps[i].id)) continue;
-        *taken = true;
-        status st = complete_step(f, i, s->signal.payload, s->actor, now_us, b, err);
-        return st == ST_OK ? end_signal(f, s, NULL, NULL, now_us, b, err) : st;
-    }
-    return ST_OK;
-}
-
-/* One signal; *done: it is no longer pending. */
-static status process_signal(struct flow *f, uint32_t index, int64_t now_us, struct flow_batch *b,
-                             bool *done, struct error *err) {
-    struct flow_signal s = f->signals[index]; /* a copy: ending it moves the others */
-    *done = true;
-    switch (s.signal.kind) {
-    case SIGNAL_PAUSE:
-    case SIGNAL_RESUME:
-        return pause_or_resume(f, &s, now_us, b, err);
-    case SIGNAL_APPROVE:
-    case SIGNAL_REJECT:
-        return approve_or_reject(f, &s, now_us, b, err);
-    case SIGNAL_RETRY_STEP:
-        return retry_step(f, &s, now_us, b, err);
-    case SIGNAL_NAMED:
-        return give_to_wait(f, &s, now_us, b, done, err);
-    case SIGNAL_CANCEL:
-        f->cancelling = true; /* ends with the run */
-        *done = false;
-        return ST_OK;
-    case SIGNAL_LAUNCH:
-    case SIGNAL_KIND_COUNT:
-        break;
-    }
-    *done = false;
-    return ST_OK;
-}
-
-static status decide_signals(struct flow *f, int64_t now_us, struct flow_batch *b,
-                             struct error *err) {
-    uint32_t i = 0;
-    while (i < f->signal_count && !f->stuck && !run_is_final(f->run.head.status)) {
-        bool done = false;
-        uint32_t before = f->signal_count;
-        status st = process_signal(f, i, now_us, b, &done, err);
-        if (st != ST_OK) return st;
-        if (!done) i++;
-        else if (f->signal_count == before) return ST_OK; /* stuck */
-    }
-    return ST_OK;
-}
+enum { RESERVE = 8 };
 
 /* ---- the end of a run ---- */
 
-/* Nothing stays open: the launch ends with the run, other signals find it finished. */
-static status end_all_signals(struct flow *f, int64_t now_us, struct flow_batch *b,
-                              struct error *err) {
-    enum run_status now = f->run.head.status;
-    while (f->signal_count > 0 && !f->stuck) {
-        const struct flow_signal *s = &f->signals[0];
-        const char *why = "RUN_FINISHED";
-        if (s->signal.kind == SIGNAL_CANCEL && now == RUN_CANCELLED) why = NULL;
-        if (s->signal.kind == SIGNAL_LAUNCH)
-            why = now == RUN_COMPLETED ? NULL : now == RUN_FAILED ? "failed" : "cancelled";
-        status st = end_signal(f, s, why, NULL, now_us, b, err);
-        if (st != ST_OK) return st;
-    }
-    return ST_OK;
-}
-
 static status finish(struct flow *f, enum event_type type, str payload, str actor, int64_t now_us,
                      struct flow_batch *b, struct error *err) {
-    status st = emit_run(f, type, 1, payload, actor, now_us, b, err);
-    return st == ST_OK ? end_all_signals(f, now_us, b, err) : st;
+    status st = flow_emit_run(f, type, 1, payload, actor, now_us, b, err);
+    return st == ST_OK ? flow_end_all_signals(f, now_us, b, err) : st;
 }
 
 static status finish_failed(struct flow *f, int64_t now_us, struct flow_batch *b,
@@ -490,36 +42,21 @@ status flow_fail(struct flow *f, str code, str message, int64_t now_us, struct f
     return st == ST_OK ? finish(f, EVENT_RUN_FAILED, payload, STR_NONE, now_us, b, err) : st;
 }
 
-static status ask_to_stop(struct flow *f, uint32_t step, struct flow_batch *b, struct error *err) {
-    if (f->steps[step].stopping) return ST_OK;
-    f->steps[step].stopping = true;
-    if (b->stop_count == b->stop_cap) {
-        uint32_t cap = b->stop_cap == 0 ? BATCH_CAP_FIRST : b->stop_cap * 2;
-        uint32_t *stops = arena_try_raw(b->arena, cap * sizeof(*stops));
-        if (!stops) return no_memory(err);
-        if (b->stop_count > 0) memcpy(stops, b->stops, b->stop_count * sizeof(*stops));
-        b->stops = stops;
-        b->stop_cap = cap;
-    }
-    b->stops[b->stop_count++] = step;
-    return ST_OK;
-}
-
 static bool is_executed(const struct flow *f, uint32_t i) {
     enum plan_type type = f->plan->steps[i].type;
     return type == PLAN_EXEC || type == PLAN_HTTP;
 }
 
-/* Ends what is open: what nobody executes at once, and with `all` the executor's attempts too, whose
- * answers we then wait for. */
+/* Ends what is open: what nobody executes at once, and with `all` the executor's attempts too,
+ * whose answers we then wait for. */
 static status end_open_steps(struct flow *f, bool all, const char *code, const char *message,
                              int64_t now_us, struct flow_batch *b, struct error *err) {
     status st = ST_OK;
     if (f->open == 0 || (!all && f->open == f->executing)) return ST_OK;
     for (uint32_t i = 0; i < f->plan->step_count && st == ST_OK; i++) {
         if (f->steps[i].phase != FLOW_OPEN) continue;
-        if (!is_executed(f, i)) st = fail_step(f, i, code, message, STR_NONE, now_us, b, err);
-        else if (all) st = ask_to_stop(f, i, b, err);
+        if (!is_executed(f, i)) st = flow_fail_step(f, i, code, message, STR_NONE, now_us, b, err);
+        else if (all) st = flow_ask_to_stop(f, i, b, err);
     }
     return st;
 }
@@ -536,7 +73,7 @@ static status decide_cancel(struct flow *f, int64_t now_us, struct flow_batch *b
     str actor = STR_NONE;
     if (cancel) {
         actor = cancel->actor;
-        st = signal_payload(cancel, b, &payload, err);
+        st = flow_signal_payload(cancel, b, &payload, err);
         if (st != ST_OK) return st;
     }
     return finish(f, EVENT_RUN_CANCELLED, payload, actor, now_us, b, err);
@@ -571,20 +108,20 @@ static status start_run(struct flow *f, const struct flow_now *now, struct flow_
     st = payload_close(&p, b, &payload, err);
     arena_rewind(f->scratch, mark);
     if (st != ST_OK) return st;
-    return emit_run(f, EVENT_RUN_STARTED, 1, payload, STR_NONE, now->us, b, err);
+    return flow_emit_run(f, EVENT_RUN_STARTED, 1, payload, STR_NONE, now->us, b, err);
 }
 
 static status decide_start(struct flow *f, const struct flow_now *now, struct flow_batch *b,
                            struct error *err) {
     enum run_status at = f->run.head.status;
     if (at == RUN_NEW && f->needs_approval)
-        return emit_run(f, EVENT_RUN_QUEUED, 1, STR("{\"reason\":\"approval\"}"), STR("admission"),
-                        now->us, b, err);
+        return flow_emit_run(f, EVENT_RUN_QUEUED, 1, STR("{\"reason\":\"approval\"}"),
+                             STR("admission"), now->us, b, err);
     if (at == RUN_PENDING && f->needs_approval) return ST_OK;
     if (now->may_start) return start_run(f, now, b, err);
     if (at != RUN_NEW) return ST_OK;
-    return emit_run(f, EVENT_RUN_QUEUED, 1, STR("{\"reason\":\"admission\"}"), STR("admission"),
-                    now->us, b, err);
+    return flow_emit_run(f, EVENT_RUN_QUEUED, 1, STR("{\"reason\":\"admission\"}"),
+                         STR("admission"), now->us, b, err);
 }
 
 /* ---- timers and failures ---- */
@@ -602,10 +139,10 @@ static status on_timer(struct flow *f, uint32_t step, int64_t now_us, struct flo
     switch (p->type) {
     case PLAN_SLEEP:
         if (s->due_us == s->limit_us) break;
-        return complete_step(f, step, STR_NONE, STR_NONE, now_us, b, err);
+        return flow_complete_step(f, step, STR_NONE, STR_NONE, now_us, b, err);
     case PLAN_APPROVAL:
-        return fail_step(f, step, "APPROVAL_EXPIRED", "nobody decided in time", STR_NONE, now_us, b,
-                         err);
+        return flow_fail_step(f, step, "APPROVAL_EXPIRED", "nobody decided in time", STR_NONE,
+                              now_us, b, err);
     case PLAN_TASK:
         if (out_of_time) break;
         return flow_free_lease(f, step, err);
@@ -618,7 +155,8 @@ static status on_timer(struct flow *f, uint32_t step, int64_t now_us, struct flo
     case PLAN_TYPE_COUNT:
         break;
     }
-    return fail_step(f, step, "TIMEOUT", "the attempt took too long", STR_NONE, now_us, b, err);
+    return flow_fail_step(f, step, "TIMEOUT", "the attempt took too long", STR_NONE, now_us, b,
+                          err);
 }
 
 static status decide_timers(struct flow *f, int64_t now_us, struct flow_batch *b,
@@ -639,7 +177,7 @@ static status decide_failures(struct flow *f, int64_t now_us, struct flow_batch 
         const struct plan_retry *r = f->plan->steps[step].retry;
         int64_t attempt = f->steps[step].attempt;
         int64_t ms = plan_backoff_ms(r, attempt, flow_random(f, step, attempt));
-        status st = retry_at(f, step, ms, "policy", STR_NONE, now_us, b, err);
+        status st = flow_retry_at(f, step, ms, "policy", STR_NONE, now_us, b, err);
         if (st != ST_OK) return st; /* applying it took the step out of the ring */
     }
     return ST_OK;
@@ -656,8 +194,8 @@ static status skip_step(struct flow *f, uint32_t step, const char *reason, int64
     payload_text(&p, "reason", str_c(reason));
     status st = payload_close(&p, b, &payload, err);
     if (st != ST_OK) return st;
-    return emit_step(f, EVENT_STEP_SKIPPED, step, f->steps[step].attempt + 1, payload, STR_NONE,
-                     now_us, b, err);
+    return flow_emit_step(f, EVENT_STEP_SKIPPED, step, f->steps[step].attempt + 1, payload,
+                          STR_NONE, now_us, b, err);
 }
 
 static status sleep_end(struct flow *f, const struct plan_step *p, int64_t now_us, int64_t *due_us,
@@ -684,6 +222,10 @@ static status sleep_end(struct flow *f, const struct plan_step *p, int64_t now_u
     *due_us = ns / 1000;
     buf_release(&b);
     return st;
+}
+
+static int64_t time_after(int64_t now_us, int64_t ms) {
+    return ms <= 0 ? FLOW_NEVER : now_us + ms * 1000;
 }
 
 /* StepStarted, with what a later reader must know: when it is due, on whom it waits. */
@@ -714,10 +256,10 @@ static status start_step(struct flow *f, uint32_t step, int64_t now_us, struct f
     payload_text(&out, "queue", p->queue);
     status st = payload_close(&out, b, &payload, err);
     if (st != ST_OK) return st;
-    st = emit_step(f, EVENT_STEP_STARTED, step, f->steps[step].attempt + 1, payload, STR_NONE,
-                   now_us, b, err);
+    st = flow_emit_step(f, EVENT_STEP_STARTED, step, f->steps[step].attempt + 1, payload, STR_NONE,
+                        now_us, b, err);
     if (st != ST_OK || bad == ST_OK || f->stuck) return st;
-    return fail_step(f, step, "TEMPLATE_FAILED", why.msg, STR_NONE, now_us, b, err);
+    return flow_fail_step(f, step, "TEMPLATE_FAILED", why.msg, STR_NONE, now_us, b, err);
 }
 
 /* Whether the plan wants the step to run. A condition that cannot be evaluated fails the step. */
@@ -754,10 +296,10 @@ static status begin(struct flow *f, uint32_t step, int64_t now_us, struct flow_b
     st = start_step(f, step, now_us, b, err);
     if (st != ST_OK || f->stuck) return st;
     if (broken)
-        return fail_step(f, step, "TEMPLATE_FAILED", "runIf could not be evaluated", STR_NONE,
-                         now_us, b, err);
+        return flow_fail_step(f, step, "TEMPLATE_FAILED", "runIf could not be evaluated", STR_NONE,
+                              now_us, b, err);
     if (f->plan->steps[step].type == PLAN_NOOP)
-        return complete_step(f, step, STR_NONE, STR_NONE, now_us, b, err);
+        return flow_complete_step(f, step, STR_NONE, STR_NONE, now_us, b, err);
     return ST_OK;
 }
 
@@ -789,7 +331,7 @@ static status decide_running(struct flow *f, const struct flow_now *now, struct 
     for (;;) {
         uint32_t before = b->count;
         status st = decide_timers(f, now->us, b, err);
-        if (st == ST_OK) st = decide_signals(f, now->us, b, err);
+        if (st == ST_OK) st = flow_decide_signals(f, now->us, b, err);
         if (st == ST_OK && !f->cancelling) st = decide_failures(f, now->us, b, err);
         if (st == ST_OK && !f->cancelling) st = begin_ready(f, now, b, &settled, err);
         if (st != ST_OK) return st;
@@ -813,15 +355,15 @@ static status decide_running(struct flow *f, const struct flow_now *now, struct 
 status flow_decide(struct flow *f, const struct flow_now *now, struct flow_batch *b,
                    struct error *err) {
     if (f->stuck || run_is_final(f->run.head.status)) return ST_OK;
-    status st = decide_signals(f, now->us, b, err);
+    status st = flow_decide_signals(f, now->us, b, err);
     if (st != ST_OK || f->stuck) return st;
     if (run_is_final(f->run.head.status)) /* an approval was refused */
-        return end_all_signals(f, now->us, b, err);
+        return flow_end_all_signals(f, now->us, b, err);
     if (f->run.head.status < RUN_RUNNING) {
         if (f->cancelling) {
             if (f->run.head.status == RUN_NEW) /* cancelled before it was even queued */
-                st = emit_run(f, EVENT_RUN_QUEUED, 1, STR("{\"reason\":\"cancelled\"}"),
-                              STR("admission"), now->us, b, err);
+                st = flow_emit_run(f, EVENT_RUN_QUEUED, 1, STR("{\"reason\":\"cancelled\"}"),
+                                   STR("admission"), now->us, b, err);
             return st == ST_OK ? decide_cancel(f, now->us, b, err) : st;
         }
         st = decide_start(f, now, b, err);
@@ -863,8 +405,8 @@ status flow_result(struct flow *f, uint32_t step, int64_t attempt, bool ok, str 
     status st = result_payload(&f->plan->steps[step], ok, output, code, message, detail, b,
                                &payload, err);
     if (st != ST_OK) return st;
-    return emit_step(f, ok ? EVENT_STEP_COMPLETED : EVENT_STEP_FAILED, step, attempt, payload,
-                     STR_NONE, now_us, b, err);
+    return flow_emit_step(f, ok ? EVENT_STEP_COMPLETED : EVENT_STEP_FAILED, step, attempt, payload,
+                          STR_NONE, now_us, b, err);
 }
 
 status flow_lease(struct flow *f, uint32_t step, str worker, int64_t lease_ms, int64_t now_us,
@@ -884,17 +426,8 @@ status flow_lease(struct flow *f, uint32_t step, str worker, int64_t lease_ms, i
     payload_time(&p, "lease_until", now_us + lease_ms * 1000);
     status st = payload_close(&p, b, &data, err);
     if (st != ST_OK) return st;
-    return emit_fact(f, EVENT_TOOL_CALLED, f->plan->steps[step].id, number, data, worker, now_us, b,
-                     err);
-}
-
-status flow_launch(struct flow *f, str data, uuid id, str actor, int64_t now_us,
-                   struct flow_batch *b, struct error *err) {
-    char text[UUID_TEXT_LEN];
-    str subject = STR_NONE;
-    uuid_format(id, text);
-    if (!arena_try_str(b->arena, str_n(text, sizeof(text)), &subject)) return no_memory(err);
-    return emit_fact(f, EVENT_SIGNAL_RECEIVED, subject, 1, data, actor, now_us, b, err);
+    return flow_emit_fact(f, EVENT_TOOL_CALLED, f->plan->steps[step].id, number, data, worker,
+                          now_us, b, err);
 }
 
 status flow_recover(struct flow *f, int64_t engine_attempt, str node, int64_t now_us,
@@ -906,5 +439,5 @@ status flow_recover(struct flow *f, int64_t engine_attempt, str node, int64_t no
     payload_text(&p, "node", node);
     status st = payload_close(&p, b, &payload, err);
     if (st != ST_OK) return st;
-    return emit_run(f, EVENT_RUN_RECOVERED, engine_attempt, payload, STR_NONE, now_us, b, err);
+    return flow_emit_run(f, EVENT_RUN_RECOVERED, engine_attempt, payload, STR_NONE, now_us, b, err);
 }

@@ -1,4 +1,4 @@
-/* core/flow.c: applying events. Deciding is in decide.c. */
+/* core/flow.c: applying events. Deciding is in decide.c and decide_*.c. */
 #include "core/flow.h"
 
 #include "base/json.h"

@@ -1,0 +1,189 @@
+/* core/decide_events.c: how a decision becomes an event.
+ *
+ * An event is decided by emitting it: the guard sees it, the flow applies it, the batch keeps it.
+ * Here are the batch, the payloads, and the events that more than one reason can bring about; which
+ * of them comes next is decided in decide.c and decide_signals.c. */
+#include "base/json.h"
+#include "base/limits.h"
+#include "base/time.h"
+#include "core/flow_impl.h"
+
+enum { BATCH_CAP_FIRST = 8 };
+
+static status no_memory(struct error *err) {
+    return error_set(err, ST_RETRY, "decide: out of memory");
+}
+
+void flow_batch_init(struct flow_batch *batch, struct arena *arena) {
+    *batch = (struct flow_batch){.arena = arena};
+}
+
+/* ---- emitting ---- */
+
+static status batch_add(struct flow_batch *b, const struct flow_event *item, struct error *err) {
+    if (b->count == b->cap) {
+        uint32_t cap = b->cap == 0 ? BATCH_CAP_FIRST : b->cap * 2;
+        struct flow_event *items = arena_try_raw(b->arena, cap * sizeof(*items));
+        if (!items) return no_memory(err);
+        if (b->count > 0) memcpy(items, b->items, b->count * sizeof(*items));
+        b->items = items;
+        b->cap = cap;
+    }
+    b->items[b->count++] = *item;
+    return ST_OK;
+}
+
+/* Guards, applies, and adds to the batch. A refusal of the guard is a bug of ours: the flow stops
+ * emitting, and the shell says so. */
+static status emit(struct flow *f, const struct flow_event *item, int64_t now_us,
+                   struct flow_batch *b, struct error *err) {
+    struct event_record rec = {.event = f->ids, .seq = f->run.head.last_seq + 1};
+    struct event *e = &rec.event;
+    const struct event_type_info *info = event_type_info(item->type);
+    e->type = item->type;
+    e->type_name = info->name;
+    e->subject = item->step != FLOW_NO_STEP ? f->plan->steps[item->step].id : item->subject;
+    e->logical_attempt = item->attempt;
+    e->emitted_ns = now_us * 1000;
+    e->payload = item->payload;
+    rec.actor = item->actor;
+    if (!event_type_is_fact(e->type)) rec.run_seq = f->run.head.run_seq + 1;
+    if (f->stuck) return ST_OK;
+    if (!run_guard(&f->run, e, &f->why_stuck)) {
+        f->stuck = true;
+        return ST_OK;
+    }
+    status st = flow_apply(f, &rec, err);
+    if (st != ST_OK) return st;
+    struct flow_event copy = *item;
+    copy.subject = e->subject;
+    return batch_add(b, &copy, err);
+}
+
+status flow_emit_step(struct flow *f, enum event_type type, uint32_t step, int64_t attempt,
+                      str payload, str actor, int64_t now_us, struct flow_batch *b,
+                      struct error *err) {
+    struct flow_event item = {
+        .type = type, .step = step, .attempt = attempt, .payload = payload, .actor = actor};
+    return emit(f, &item, now_us, b, err);
+}
+
+status flow_emit_run(struct flow *f, enum event_type type, int64_t attempt, str payload, str actor,
+                     int64_t now_us, struct flow_batch *b, struct error *err) {
+    struct flow_event item = {
+        .type = type, .step = FLOW_NO_STEP, .attempt = attempt, .payload = payload, .actor = actor};
+    return emit(f, &item, now_us, b, err);
+}
+
+status flow_emit_fact(struct flow *f, enum event_type type, str subject, int64_t occurrence,
+                      str data, str actor, int64_t now_us, struct flow_batch *b,
+                      struct error *err) {
+    struct flow_event item = {.type = type,
+                              .step = FLOW_NO_STEP,
+                              .subject = subject,
+                              .attempt = occurrence,
+                              .payload = data,
+                              .actor = actor};
+    return emit(f, &item, now_us, b, err);
+}
+
+/* ---- payloads ---- */
+
+void payload_open(struct payload *p) {
+    buf_init(&p->buf, EVENT_BYTES_MAX);
+    buf_put_char(&p->buf, '{');
+}
+
+static void payload_name(struct payload *p, const char *name) {
+    buf_printf(&p->buf, "%s\"%s\":", p->buf.len > 1 ? "," : "", name);
+}
+
+void payload_text(struct payload *p, const char *name, str value) {
+    if (!value.ptr) return;
+    payload_name(p, name);
+    buf_put_json_str(&p->buf, value);
+}
+
+void payload_json(struct payload *p, const char *name, str json) {
+    if (!json.ptr) return;
+    payload_name(p, name);
+    buf_put(&p->buf, json);
+}
+
+void payload_int(struct payload *p, const char *name, int64_t value) {
+    payload_name(p, name);
+    buf_put_int(&p->buf, value);
+}
+
+void payload_time(struct payload *p, const char *name, int64_t us) {
+    char text[TIME_TEXT_MAX];
+    if (us == FLOW_NEVER) return;
+    payload_name(p, name);
+    buf_put_json_str(&p->buf, str_n(text, time_format_us(us, text)));
+}
+
+status payload_close(struct payload *p, struct flow_batch *b, str *out, struct error *err) {
+    buf_put_char(&p->buf, '}');
+    bool kept = !p->buf.full && arena_try_str(b->arena, buf_str(&p->buf), out);
+    buf_release(&p->buf);
+    return kept ? ST_OK : no_memory(err);
+}
+
+/* ---- what several reasons bring about ---- */
+
+status flow_fail_step(struct flow *f, uint32_t step, const char *code, const char *message,
+                      str actor, int64_t now_us, struct flow_batch *b, struct error *err) {
+    struct payload p;
+    str payload = STR_NONE;
+    payload_open(&p);
+    payload_text(&p, "stepType", str_c(plan_type_name(f->plan->steps[step].type)));
+    payload_text(&p, "code", str_c(code));
+    payload_text(&p, "message", str_c(message));
+    status st = payload_close(&p, b, &payload, err);
+    if (st != ST_OK) return st;
+    return flow_emit_step(f, EVENT_STEP_FAILED, step, f->steps[step].attempt, payload, actor,
+                          now_us, b, err);
+}
+
+status flow_complete_step(struct flow *f, uint32_t step, str output, str actor, int64_t now_us,
+                          struct flow_batch *b, struct error *err) {
+    struct payload p;
+    str payload = STR_NONE;
+    payload_open(&p);
+    payload_text(&p, "stepType", str_c(plan_type_name(f->plan->steps[step].type)));
+    payload_json(&p, "output", output);
+    status st = payload_close(&p, b, &payload, err);
+    if (st != ST_OK) return st;
+    return flow_emit_step(f, EVENT_STEP_COMPLETED, step, f->steps[step].attempt, payload, actor,
+                          now_us, b, err);
+}
+
+status flow_retry_at(struct flow *f, uint32_t step, int64_t delay_ms, const char *why, str actor,
+                     int64_t now_us, struct flow_batch *b, struct error *err) {
+    struct payload p;
+    str payload = STR_NONE;
+    payload_open(&p);
+    payload_text(&p, "reason", str_c(why));
+    payload_text(&p, "after", f->steps[step].code);
+    payload_int(&p, "delayMs", delay_ms);
+    payload_time(&p, "retryAt", now_us + delay_ms * 1000);
+    status st = payload_close(&p, b, &payload, err);
+    if (st != ST_OK) return st;
+    return flow_emit_step(f, EVENT_STEP_RETRIED, step, f->steps[step].attempt + 1, payload, actor,
+                          now_us, b, err);
+}
+
+status flow_ask_to_stop(struct flow *f, uint32_t step, struct flow_batch *b, struct error *err) {
+    if (f->steps[step].stopping) return ST_OK;
+    f->steps[step].stopping = true;
+    if (b->stop_count == b->stop_cap) {
+        uint32_t cap = b->stop_cap == 0 ? BATCH_CAP_FIRST : b->stop_cap * 2;
+        uint32_t *stops = arena_try_raw(b->arena, cap * sizeof(*stops));
+        if (!stops) return no_memory(err);
+        if (b->stop_count > 0) memcpy(stops, b->stops, b->stop_count * sizeof(*stops));
+        b->stops = stops;
+        b->stop_cap = cap;
+    }
+    b->stops[b->stop_count++] = step;
+    return ST_OK;
+}
