@@ -132,18 +132,32 @@ struct engine {
     struct metric *m_started, *m_finished, *m_steps, *m_commits, *m_failures, *m_recovered;
 };
 
+static inline status no_memory(struct error *err) {
+    return error_set(err, ST_RETRY, "engine: out of memory");
+}
+
 /* ---- engine.c ---- */
-void run_drive(struct engine_run *r);
-void run_push(struct engine_run *r, struct news *n);
 struct engine_run *engine_resident(struct engine *eng, str run_id);
 struct engine_run *run_new(struct engine *eng, str run_id, struct error *err);
 void run_drop(struct engine_run *r, status code, const struct error *err); /* answers its news */
-/* With a copy of the texts it is given; NULL out of memory. */
-struct news *news_new(enum news_kind kind, str output, str code, str message, str detail,
-                      str actor);
+void run_unqueue(struct engine_run *r); /* it no longer waits for admission */
 void engine_arm(struct engine *eng);
 void engine_recover_later(struct engine *eng);
 void run_timer(struct engine_run *r, int64_t due_us);
+
+/* ---- drive.c ---- */
+void run_drive(struct engine_run *r);
+void run_push(struct engine_run *r, struct news *n);
+/* With a copy of the texts it is given; NULL out of memory. */
+struct news *news_new(enum news_kind kind, str output, str code, str message, str detail,
+                      str actor);
+void news_answer(struct news *n, status code, const struct error *err); /* frees it */
+
+/* ---- attempts.c ---- */
+/* A StepStarted is durable: executes the step, or offers it to workers, unless that is done. */
+void run_act_on_start(struct engine_run *r, uint32_t step);
+void run_ensure_attempts(struct engine_run *r); /* the same for every open step */
+struct engine_attempt *run_find_attempt(const struct engine_run *r, uint32_t step); /* or NULL */
 
 /* ---- load.c ---- */
 /* Loads a run that is not in memory. *out NULL with ST_OK: it is finished. */
@@ -155,7 +169,6 @@ void run_reload(struct engine_run *r);
 MUST_CHECK status run_belongs(struct engine *eng, str run_id, str tenant_id, struct error *err);
 /* Applies the rows that another process added. */
 MUST_CHECK status run_read_newer(struct engine_run *r, struct error *err);
-void run_ensure_attempts(struct engine_run *r);
 
 /* ---- tasks.c ---- */
 void tasks_offer(struct engine_run *r, uint32_t step);

@@ -4,10 +4,6 @@
 #include "base/log.h"
 #include "engine/impl.h"
 
-static status no_memory(struct error *err) {
-    return error_set(err, ST_RETRY, "engine: out of memory");
-}
-
 /* ---- from rows to a flow ---- */
 
 /* Stands in for a plan that cannot be had any more: the run is only ended. */

@@ -9,10 +9,6 @@
 #include "engine/impl.h"
 #include "ledger/access.h"
 
-static status no_memory(struct error *err) {
-    return error_set(err, ST_RETRY, "engine: out of memory");
-}
-
 /* Anybody may poll any name. */
 static void forget_queues(struct engine *eng) {
     struct map_slot *slot;

@@ -1,0 +1,485 @@
+/* engine/drive.c: one run, from its news to a commit, and what follows from that.
+ *
+ *     run_push -> run_drive: decide, submit -> append -> engine_committed: accepted or refused
+ *
+ * News is taken from the run's inbox and stays in `sent` until its commit is answered; after a
+ * failed one it goes back and is decided again. A drive with nothing to write ends in rest(): the
+ * run waits for its time, or leaves the memory. */
+#include "base/log.h"
+#include "engine/impl.h"
+
+/* ---- news ---- */
+
+struct news *news_new(enum news_kind kind, str output, str code, str message, str detail,
+                      str actor) {
+    size_t bytes = output.len + code.len + message.len + detail.len + actor.len;
+    struct news *n = mem_alloc(sizeof(*n) + bytes + 1);
+    if (!n) return NULL;
+    char *at = (char *)(n + 1);
+    str *to[] = {&n->output, &n->code, &n->message, &n->detail, &n->actor};
+    const str from[] = {output, code, message, detail, actor};
+    for (size_t i = 0; i < COUNT_OF(to); i++) {
+        if (!from[i].ptr) continue;
+        if (from[i].len > 0) memcpy(at, from[i].ptr, from[i].len);
+        *to[i] = str_n(at, from[i].len);
+        at += from[i].len;
+    }
+    n->kind = kind;
+    return n;
+}
+
+void news_answer(struct news *n, status code, const struct error *err) {
+    if (n->done) n->done(n->context, code, err);
+    mem_free(n);
+}
+
+void run_push(struct engine_run *r, struct news *n) {
+    n->next = NULL;
+    *r->inbox_end = n;
+    r->inbox_end = &n->next;
+    run_drive(r);
+}
+
+/* ---- deciding ---- */
+
+/* A worker's answer counts only with the newest lease. */
+static bool lease_is_newest(struct engine_run *r, struct news *n) {
+    const struct flow_step *s = &r->flow.steps[n->step];
+    if (n->lease == 0) return true;
+    if (s->attempt == n->attempt && (int64_t)s->leases == n->lease) {
+        if (s->phase == FLOW_OPEN) return true;
+        bool same = (s->state == STEP_SUCCESS) == n->ok; /* told twice: fine */
+        if (same) return false;
+    }
+    n->verdict = error_at(&n->why, ST_CONFLICT, "LEASE_LOST", "",
+                          "this lease is over: another has the task, or it is finished");
+    return false;
+}
+
+static status take_signal(struct engine_run *r, struct news *n, int64_t now, struct error *err) {
+    bool nothing_to_do = false;
+    if (flow_signal_seen(&r->flow, n->id)) return ST_OK;
+    n->verdict = flow_signal_check(&r->flow, &n->signal, &nothing_to_do, &n->why);
+    if (n->verdict != ST_OK || nothing_to_do) return ST_OK;
+    return flow_signal(&r->flow, &n->signal, n->id, n->actor, now, &r->batch, err);
+}
+
+static status take_result(struct engine_run *r, struct news *n, int64_t now, struct error *err) {
+    bool taken = false;
+    uint32_t at = r->batch.count;
+    if (!lease_is_newest(r, n)) return ST_OK;
+    status st = flow_result(&r->flow, n->step, n->attempt, n->ok, n->output, n->code, n->message,
+                            n->detail, now, &r->batch, &taken, err);
+    if (st == ST_OK && r->batch.count > at) r->batch.items[at].actor = n->actor;
+    return st;
+}
+
+static status take_one(struct engine_run *r, struct news *n, int64_t now, struct error *err) {
+    switch (n->kind) {
+    case NEWS_LAUNCH:
+        if (flow_signal_seen(&r->flow, n->id)) return ST_OK; /* a commit thought lost had landed */
+        if (r->last_seq > 0) {
+            n->verdict = error_at(&n->why, ST_RETRY, "RUN_STARTING", "/runId",
+                                  "another start of the run was first: ask again");
+            return ST_OK;
+        }
+        return flow_launch(&r->flow, n->detail, n->id, n->actor, now, &r->batch, err);
+    case NEWS_RESULT:
+        return take_result(r, n, now, err);
+    case NEWS_SIGNAL:
+        return take_signal(r, n, now, err);
+    case NEWS_LEASE:
+        if (!flow_task_is_free(&r->flow, n->step, now)) {
+            n->verdict = ST_CONFLICT;
+            return ST_OK;
+        }
+        n->attempt = r->flow.steps[n->step].attempt;
+        n->lease = (int64_t)r->flow.steps[n->step].leases + 1;
+        if (n->poll->receipt) {
+            status st = tasks_ride(r, n, err);
+            if (st != ST_OK) return st;
+        }
+        return flow_lease(&r->flow, n->step, n->poll->worker, n->lease_ms, now, &r->batch, err);
+    }
+    return ST_OK;
+}
+
+/* Moves news into the batch; it stays in `sent` until the commit is answered. */
+static status take_news(struct engine_run *r, int64_t now, struct error *err) {
+    struct news **end = &r->sent;
+    while (*end)
+        end = &(*end)->next;
+    for (int taken = 0; r->inbox && taken < NEWS_PER_BATCH_MAX; taken++) {
+        struct news *n = r->inbox;
+        uint32_t count = r->batch.count;
+        status st = take_one(r, n, now, err);
+        if (st != ST_OK) return st;
+        n->rides = r->batch.count > count; /* what has no effect writes no receipt of one */
+        r->inbox = n->next;
+        if (!r->inbox) r->inbox_end = &r->inbox;
+        n->next = NULL;
+        *end = n;
+        end = &n->next;
+    }
+    return ST_OK;
+}
+
+/* Runs of this process that were let in, but whose RunStarted is not stored yet: the store does not
+ * count them. */
+static void count_starting(const struct engine_run *r, int64_t *tenant, int64_t *plan) {
+    struct map_slot *slot = NULL;
+    for (size_t i = 0; map_next(&r->eng->runs, &i, &slot);) {
+        const struct engine_run *other = slot->value;
+        if (other == r || other->started || !other->has_flow) continue;
+        if (other->flow.run.head.status < RUN_RUNNING) continue;
+        if (!str_eq(other->ids.tenant_id, r->ids.tenant_id)) continue;
+        ++*tenant;
+        if (str_eq(other->ids.plan_id, r->ids.plan_id)) ++*plan;
+    }
+}
+
+static bool may_start(struct engine_run *r) {
+    const struct engine_options *o = &r->eng->options;
+    struct error err = {0};
+    int64_t tenant = 0;
+    int64_t plan = 0;
+    if (r->flow.run.head.status >= RUN_RUNNING) return true;
+    if (o->tenant_active_max == 0 && o->plan_active_max == 0) return true;
+    status st = r->eng->ports.active(r->eng->ports.context, r->ids.tenant_id, r->ids.plan_id,
+                                     &tenant, &plan, &err);
+    if (st != ST_OK) return false; /* asked again soon */
+    count_starting(r, &tenant, &plan);
+    return (o->tenant_active_max == 0 || tenant < o->tenant_active_max) &&
+           (o->plan_active_max == 0 || plan < o->plan_active_max);
+}
+
+static status decide(struct engine_run *r, struct error *err) {
+    struct engine *eng = r->eng;
+    int64_t now_us = eng->ports.now_us(eng->ports.context);
+    status st = r->stale ? run_read_newer(r, err) : ST_OK;
+    if (st != ST_OK) return st;
+    arena_reset(&r->batch_arena);
+    flow_batch_init(&r->batch, &r->batch_arena);
+    if (r->ending_code && !run_is_final(r->flow.run.head.status))
+        return flow_fail(&r->flow, str_c(r->ending_code), r->ending_message, now_us, &r->batch, err);
+    if (r->recovered)
+        st = flow_recover(&r->flow, r->engine_attempt, eng->options.node, now_us, &r->batch, err);
+    if (st == ST_OK) st = take_news(r, now_us, err);
+    if (st != ST_OK) return st;
+    struct flow_now now = {.us = now_us,
+                           .may_start = may_start(r),
+                           .settle_max = eng->options.settle_max,
+                           .version = eng->options.version,
+                           .warnings = r->warnings,
+                           .report_ref = r->report};
+    return flow_decide(&r->flow, &now, &r->batch, err);
+}
+
+/* ---- committing ---- */
+
+static void fill_item(struct engine_run *r, const struct flow_event *from, int64_t now_us,
+                      struct append_item *to) {
+    struct engine *eng = r->eng;
+    struct event *e = &to->event;
+    *to = (struct append_item){.event = r->flow.ids, .actor = from->actor};
+    e->type = from->type;
+    e->type_name = event_type_info(from->type)->name;
+    e->subject = from->subject;
+    e->logical_attempt = from->attempt;
+    e->payload = from->payload;
+    e->emitted_ns = now_us * 1000;
+    e->emitted_digits = 6;
+    eng->ports.random(eng->ports.context, e->event_id.b, sizeof(e->event_id.b));
+    e->event_id.b[6] = (uint8_t)((e->event_id.b[6] & 0x0f) | 0x40);
+    e->event_id.b[8] = (uint8_t)((e->event_id.b[8] & 0x3f) | 0x80);
+    event_key_derive(e, e->key);
+}
+
+static void set_claim(struct engine_run *r) {
+    const struct lease *lease = &r->eng->options.lease;
+    struct run_claim *c = &r->commit.claim;
+    *c = (struct run_claim){.node_no = lease->node_no, .epoch = lease->epoch};
+    c->wake_us = flow_wake(&r->flow);
+    c->known_seq = r->last_seq > 0 ? r->last_seq : -1;
+    if (run_is_final(r->flow.run.head.status)) c->act = r->claimed ? CLAIM_CLOSE : CLAIM_NONE;
+    else if (!r->claimed) c->act = CLAIM_OPEN;
+    else if (c->wake_us != r->claimed_wake) c->act = CLAIM_MOVE;
+}
+
+/* One chain of what all the news of the batch bring along; what it points to is the callers'. */
+static status gather_riders(struct engine_run *r, const struct append_rider **out,
+                            struct error *err) {
+    const struct append_rider **end = out;
+    *out = NULL;
+    for (const struct news *n = r->sent; n; n = n->next) {
+        const struct append_rider *from = n->rides ? n->riders : NULL;
+        for (; from; from = from->next) {
+            struct append_rider *copy = arena_try(&r->batch_arena, sizeof(*copy));
+            if (!copy) return no_memory(err);
+            *copy = (struct append_rider){.receipt = from->receipt, .audit = from->audit};
+            *end = copy;
+            end = &copy->next;
+        }
+    }
+    return ST_OK;
+}
+
+static status submit(struct engine_run *r, struct error *err) {
+    size_t n = r->batch.count;
+    const struct append_rider *riders = NULL;
+    status st = gather_riders(r, &riders, err);
+    if (st != ST_OK) return st;
+    struct append_item *items = arena_try_raw(&r->batch_arena, n * sizeof(*items));
+    struct append_result *results = arena_try(&r->batch_arena, n * sizeof(*results));
+    if (!items || !results) return no_memory(err);
+    int64_t now_us = r->eng->ports.now_us(r->eng->ports.context);
+    for (size_t i = 0; i < n; i++)
+        fill_item(r, &r->batch.items[i], now_us, &items[i]);
+    if (r->last_seq == 0) {
+        items[0].signal = &r->launch_id;
+        items[0].correlation = &r->correlation;
+    }
+    r->commit.request = (struct append_request){.items = items,
+                                                .count = n,
+                                                .atomic = true,
+                                                .results = results,
+                                                .arena = &r->batch_arena,
+                                                .claim = &r->commit.claim,
+                                                .riders = riders};
+    r->commit.run = r;
+    set_claim(r);
+    return r->eng->ports.append(r->eng->ports.context, &r->commit, err);
+}
+
+static void say_stuck(const struct engine_run *r) {
+    const struct refusal *why = &r->flow.why_stuck;
+    LOG(LOG_ERROR, "the engine decided an event that the run's state forbids: the run is left alone",
+        LOG_S("runId", r->run_id), LOG_S("eventType", why->attempted_type),
+        LOG_S("expectedState", str_c(why->expected)), LOG_S("actualState", str_c(why->actual)));
+}
+
+/* The flow cannot be trusted, or not be written: build it again in a while. */
+static void run_trouble(struct engine_run *r, const struct error *why) {
+    struct engine *eng = r->eng;
+    metric_add(eng->m_failures, 1);
+    r->tries++;
+    LOG(r->tries > RETRY_TRIES_MAX ? LOG_ERROR : LOG_WARN, "a run could not go on and is tried again",
+        LOG_S("runId", r->run_id), LOG_S("error", str_c(why->msg)), LOG_N("tries", r->tries));
+    if (eng->ports.trouble) eng->ports.trouble(eng->ports.context, r->run_id, why, r->tries);
+    r->has_flow = false;
+    int64_t now = eng->ports.now_us(eng->ports.context);
+    run_timer(r, now + RETRY_AFTER_US * (r->tries < 20 ? r->tries : 20));
+}
+
+/* What travelled in the failed commit travels again: the flow knows what had landed. */
+static void take_back_news(struct engine_run *r) {
+    struct news **end = &r->sent;
+    while (*end)
+        end = &(*end)->next;
+    *end = r->inbox;
+    if (!r->inbox) r->inbox_end = end;
+    r->inbox = r->sent;
+    if (!r->inbox) r->inbox_end = &r->inbox;
+    r->sent = NULL;
+    for (struct news *n = r->inbox; n; n = n->next) {
+        n->verdict = ST_OK;
+        n->rides = false;
+    }
+}
+
+static void say_rode(const struct news *n) {
+    for (const struct append_rider *rider = n->riders; rider; rider = rider->next) {
+        if (rider->rode) *rider->rode = true;
+    }
+}
+
+static void answer_sent(struct engine_run *r) {
+    struct news *list = r->sent;
+    r->sent = NULL;
+    while (list) {
+        struct news *n = list;
+        list = n->next;
+        if (n->rides) say_rode(n);
+        if (n->poll) tasks_leased(r, n);
+        else news_answer(n, n->verdict, &n->why);
+    }
+}
+
+/* Nothing to write: answer what had no effect, and wait. */
+static void rest(struct engine_run *r) {
+    struct engine *eng = r->eng;
+    r->busy = true; /* whoever is answered may have more to say: that is news for the next batch */
+    answer_sent(r);
+    r->busy = false;
+    if (r->inbox) {
+        run_drive(r);
+        return;
+    }
+    enum run_status at = r->flow.run.head.status;
+    if (run_is_final(at)) {
+        struct error finished = {0};
+        error_at(&finished, ST_CONFLICT, "RUN_FINISHED", "", "the run is %s", run_status_name(at));
+        run_drop(r, ST_CONFLICT, &finished);
+        return;
+    }
+    bool waits_for_admission = at == RUN_APPROVED || (at == RUN_PENDING && !r->flow.needs_approval);
+    if (waits_for_admission && !r->is_queued) {
+        r->is_queued = true;
+        r->queued_next = NULL;
+        *eng->queued_end = r;
+        eng->queued_end = &r->queued_next;
+    }
+    int64_t wake = flow_wake(&r->flow);
+    int64_t now = eng->ports.now_us(eng->ports.context);
+    if (waits_for_admission) wake = now + SCAN_EVERY_US;
+    bool waits_long = wake == FLOW_NEVER || wake > now + EVICT_AFTER_US;
+    bool waits = wake == FLOW_NEVER || wake > now + SCAN_AHEAD_US;
+    bool crowded = eng->runs.count > eng->options.resident_max;
+    /* Its row must bring it back: a poke without consequences has left a wake that does not. */
+    bool row_is_right = r->claimed && r->claimed_wake == wake;
+    /* One that loads nothing by itself must keep what has a time to wake. */
+    if (eng->options.only_asked && wake != FLOW_NEVER) waits_long = crowded = false;
+    if ((waits_long || (waits && crowded)) && row_is_right && !r->attempts && !r->flow.stuck) {
+        run_drop(r, ST_OK, NULL);
+        return;
+    }
+    run_timer(r, waits_for_admission ? wake : flow_due(&r->flow));
+    if (r->flow.task_freed) tasks_offer_freed(r);
+}
+
+void run_drive(struct engine_run *r) {
+    struct error err = {0};
+    if (r->committing || r->busy || !r->has_flow || r->eng->lost) return;
+    r->busy = true;
+    status st = decide(r, &err);
+    if (st == ST_OK && r->flow.stuck && r->batch.count == 0) say_stuck(r);
+    if (st == ST_OK && r->batch.count > 0) {
+        st = submit(r, &err);
+        r->committing = st == ST_OK;
+    }
+    r->busy = false;
+    if (st != ST_OK) {
+        take_back_news(r);
+        run_trouble(r, &err);
+        return;
+    }
+    if (!r->committing) rest(r);
+}
+
+/* ---- after the commit ---- */
+
+/* Those that wait longest are asked first. */
+static void try_queued(struct engine *eng) {
+    int64_t at = eng->ports.now_us(eng->ports.context);
+    if (eng->options.tenant_active_max == 0 && eng->options.plan_active_max == 0) return;
+    for (struct engine_run *r = eng->queued; r; r = r->queued_next)
+        run_timer(r, at++);
+}
+
+static void count_events(struct engine *eng, const struct engine_run *r) {
+    int64_t steps = 0;
+    for (uint32_t i = 0; i < r->batch.count; i++) {
+        enum event_type type = r->batch.items[i].type;
+        if (type == EVENT_STEP_COMPLETED) steps++;
+        if (type == EVENT_RUN_STARTED) metric_add(eng->m_started, 1);
+    }
+    metric_add(eng->m_steps, steps);
+    metric_add(eng->m_commits, 1);
+}
+
+static void tell_observer(struct engine_run *r) {
+    const struct append_request *req = &r->commit.request;
+    struct engine_note note = {.run_id = r->run_id,
+                               .tenant_id = r->ids.tenant_id,
+                               .flow = &r->flow,
+                               .events = r->batch.items,
+                               .results = req->results,
+                               .count = req->count};
+    if (r->eng->ports.observe) r->eng->ports.observe(r->eng->ports.context, &note);
+}
+
+static void accepted(struct engine_run *r) {
+    struct engine *eng = r->eng;
+    const struct append_request *req = &r->commit.request;
+    bool was_recovered = r->recovered;
+    r->tries = 0;
+    r->recovered = false;
+    r->last_seq = req->results[req->count - 1].seq;
+    if (r->commit.claim.act == CLAIM_OPEN) r->claimed = true;
+    if (r->commit.claim.act == CLAIM_OPEN || r->commit.claim.act == CLAIM_MOVE)
+        r->claimed_wake = r->stale ? -1 : r->commit.claim.wake_us; /* a poke may have come later */
+    count_events(eng, r);
+    r->started = r->flow.run.head.status >= RUN_RUNNING;
+    if (r->is_queued && r->started) run_unqueue(r);
+    r->busy = true; /* an observer or executor may answer at once: that is news for the next batch */
+    tell_observer(r);
+    if (run_is_final(r->flow.run.head.status)) {
+        answer_sent(r);
+        metric_add(eng->m_finished, 1);
+        r->busy = false;
+        run_drive(r); /* answers what came too late, one by one, and drops the run */
+        try_queued(eng);
+        return;
+    }
+    if (was_recovered) run_ensure_attempts(r);
+    for (uint32_t i = 0; i < r->batch.count; i++) {
+        const struct flow_event *e = &r->batch.items[i];
+        if (e->type == EVENT_STEP_STARTED) run_act_on_start(r, e->step);
+    }
+    for (uint32_t i = 0; i < r->batch.stop_count; i++) {
+        struct engine_attempt *a = run_find_attempt(r, r->batch.stops[i]);
+        if (a) eng->ports.stop(eng->ports.context, &a->attempt);
+    }
+    answer_sent(r);
+    r->busy = false;
+    run_drive(r);
+}
+
+/* Somebody else wrote to the run, or took it: what we decided does not hold. */
+static void refused(struct engine_run *r, const struct error *why) {
+    if (why->reason && strcmp(why->reason, "LEASE_LOST") == 0) {
+        engine_lose(r->eng);
+        return;
+    }
+    if (r->last_seq == 0 && why->reason && strcmp(why->reason, "RUN_MOVED") == 0) {
+        struct error other = {0};
+        error_at(&other, ST_RETRY, "RUN_STARTING", "/runId", "another node has just started the run");
+        run_drop(r, ST_RETRY, &other);
+        return;
+    }
+    if (why->reason && strcmp(why->reason, "RUN_MOVED") == 0 && r->tries++ < RETRY_TRIES_MAX) {
+        r->has_flow = false; /* read what others wrote, and decide again at once */
+        run_reload(r);
+        return;
+    }
+    if (r->last_seq == 0) { /* the very first commit: the start itself was refused */
+        run_drop(r, why->code, why);
+        return;
+    }
+    run_trouble(r, why);
+}
+
+void engine_committed(struct engine *eng, struct engine_commit *commit) {
+    struct engine_run *r = commit->run;
+    ASSERT(r->committing);
+    r->committing = false;
+    if (eng->lost) {
+        struct error gone = {0};
+        error_at(&gone, ST_RETRY, "LEASE_LOST", "", "this node no longer carries out the run");
+        run_drop(r, ST_RETRY, &gone);
+        return;
+    }
+    const struct error *why = commit->code == ST_OK ? NULL : &commit->err;
+    bool unknown = why != NULL;
+    for (size_t i = 0; i < commit->request.count && !why; i++) {
+        if (commit->request.results[i].code != ST_OK) why = commit->request.results[i].err;
+    }
+    if (!why) {
+        accepted(r);
+        return;
+    }
+    struct error copy = *why; /* it lives in the batch's arena */
+    take_back_news(r);
+    if (unknown) run_trouble(r, &copy);
+    else refused(r, &copy);
+}
