@@ -8,6 +8,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/os.h"
+#include "cli/keep.h"
 #include "cli/parse.h"
 #include "cli/source.h"
 
@@ -162,6 +163,7 @@ static status open_host(struct drive *d, struct error *err) {
                                    .endpoint_count = d->endpoint_count,
                                    .tenant_active_max = d->options.tenant_active_max,
                                    .plan_active_max = d->options.plan_active_max,
+                                   .keep_us = d->keep_us,
                                    .only_asked = !d->options.all,
                                    .passive = d->options.passive,
                                    .metrics = d->metrics,
@@ -251,6 +253,8 @@ static status open_here(struct drive *d, struct error *err) {
     d->node = node_name(d);
     st = read_rules(d, err);
     if (st == ST_OK) st = read_endpoints(d, err);
+    const char *keep = getenv("CAIRN_KEEP_WORKSPACES");
+    if (st == ST_OK) st = keep_parse(keep && keep[0] ? str_c(keep) : STR_NONE, &d->keep_us, err);
     if (st == ST_OK) st = dir_make(d->folder, err);
     if (st == ST_OK && d->options.serve) st = metrics_open(&d->metrics, err);
     return st;

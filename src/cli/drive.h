@@ -52,6 +52,7 @@ struct drive {
     struct guard guard;
     struct plan_endpoint *endpoints; /* --endpoint */
     size_t endpoint_count;
+    int64_t keep_us; /* of workspaces */
     uv_signal_t interrupt, terminate, reload;
     uv_timer_t draw, look;
     struct live *live;

@@ -309,7 +309,7 @@ status cmd_run_logs(struct cli *cli, struct error *err) {
     if (!table) list_close(&l.list);
     if (st != ST_OK || !table || l.found > 0) return st;
     out_flush(&cli->out);
-    cli_say("nothing was written, or it was written on another machine");
+    cli_say("nothing was written, or it was written on another machine, or its time is over");
     return ST_OK;
 }
 

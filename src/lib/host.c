@@ -12,6 +12,7 @@
 #include "ledger/access.h"
 #include "ledger/writer.h"
 #include "lib/host_plans.h"
+#include "lib/host_sweep.h"
 
 struct host_commit { /* an append on its way to the ledger thread and back */
     struct writer_call call;
@@ -54,6 +55,7 @@ struct host {
     int64_t renewed_us;
     struct plan_source source;
     struct host_plans *plans;
+    struct host_sweep *sweep; /* NULL: workspaces are kept for ever, or are not ours to remove */
     bool closing;
     int64_t looks;
 };
@@ -272,7 +274,8 @@ static void port_stop(void *context, struct attempt *attempt) {
 
 static void port_observe(void *context, const struct engine_note *note) {
     struct host *h = context;
-    h->options.observe(h->options.context, note);
+    if (h->options.observe) h->options.observe(h->options.context, note);
+    if (run_is_final(note->flow->run.head.status)) host_sweep_ended(h->sweep, note->run_id);
 }
 
 static void port_trouble(void *context, str run_id, const struct error *why, int tries) {
@@ -383,7 +386,7 @@ static status open_engine(struct host *h, struct error *err) {
                                  .start = port_start,
                                  .stop = port_stop,
                                  .wake_at = port_wake_at,
-                                 .observe = h->options.observe ? port_observe : NULL,
+                                 .observe = h->options.observe || h->sweep ? port_observe : NULL,
                                  .trouble = port_trouble,
                                  .lost = port_lost};
     struct engine_options options = {.lease = h->lease,
@@ -396,6 +399,14 @@ static status open_engine(struct host *h, struct error *err) {
                                      .resident_max = h->options.resident_max,
                                      .metrics = h->options.metrics};
     return engine_open(&ports, &options, &h->engine, err);
+}
+
+static status open_sweep(struct host *h, struct error *err) {
+    if (h->options.passive || h->options.keep_us == 0) return ST_OK;
+    struct host_sweep_options options = {.url = h->options.url,
+                                         .data_dir = h->options.data_dir,
+                                         .keep_us = h->options.keep_us};
+    return host_sweep_open(&options, &h->sweep, err);
 }
 
 static void open_handles(struct host *h) {
@@ -452,6 +463,7 @@ status host_open(uv_loop_t *loop, const struct host_options *options, struct hos
                 LOG_N("processes", orphans));
         st = executor_open_local(loop, &local, &h->executor, err);
     }
+    if (st == ST_OK) st = open_sweep(h, err);
     if (st == ST_OK) st = open_engine(h, err);
     if (st != ST_OK) {
         host_close(h);
@@ -508,6 +520,7 @@ void host_close(struct host *h) {
     }
     executor_close(h->executor);
     engine_close(h->engine);
+    host_sweep_close(h->sweep);
     host_plans_close(h->plans);
     ledger_close(h->reader);
     uv_handle_t *handles[] = {(uv_handle_t *)&h->async, (uv_handle_t *)&h->wake,

@@ -24,6 +24,7 @@ struct host_options {
     size_t endpoint_count;
     int64_t lock_wait_ms;  /* for the SQLite folder */
     int64_t kill_grace_ms; /* 0: the executor's default */
+    int64_t keep_us;       /* workspaces, after the end of their run; 0: for ever; or HOST_KEEP_NOT */
     uint32_t settle_max, resident_max;
     int64_t tenant_active_max, plan_active_max;
     bool passive;    /* decides and records, but executes nothing: for a process that only signals */
@@ -39,6 +40,7 @@ enum { HOST_LEASE_MS = 6000, HOST_RENEW_MS = 2000, HOST_SQLITE_LEASE_MS = 30000,
        HOST_SQLITE_RENEW_MS = 10000, HOST_POKE_MS = 250,
        HOST_PLANS_MAX = 64, HOST_PLAN_TENANTS_MAX = 64, HOST_FETCHES_MAX = 16,
        HOST_TENANT_FETCHES_MAX = HOST_FETCHES_MAX / 2, /* of one tenant */
+       HOST_KEEP_NOT = -1, /* keep_us: a workspace goes when its run ends */
        HOST_PLAN_SMALL = 64 * 1024, /* bytes; a larger one is read on another thread */
        RECOVER_LIMIT = 200 };
 

@@ -30,6 +30,41 @@ db_test_a_finished_run_is_not_started_again() {
     same "$(sql "SELECT count(*) FROM run_events WHERE \"eventType\" = 'RunStarted'")" 1
 }
 
+workspaces() { if [ "$store_kind" = sqlite ]; then echo data/work; else echo folder/work; fi; }
+db_test_workspaces_go_when_their_time_is_over() {
+    mkdir outside
+    echo x >outside/precious
+    plan files "$(sh_step a 'mkdir -p d/e; echo x >d/e/f; ln -s ../../../outside link; chmod 500 d; echo out')"
+    plan waiting "$(sh_step a 'echo x >f'),$(step b wait ',"signal":"go","dependsOn":["a"]')"
+    r run files.json --run-id kept -q >/dev/null
+    [ -e "$(workspaces)/kept/d/e/f" ] || fail "a workspace is not kept for long enough"
+    r run logs kept >out
+    holds "$(cat out)" out
+    CAIRN_KEEP_WORKSPACES=0 r run files.json --run-id a/b -q >/dev/null
+    CAIRN_KEEP_WORKSPACES=0 r run files.json --run-id none -q >/dev/null
+    same "$(find "$(workspaces)" -mindepth 1 -maxdepth 1 ! -name kept)" "" "workspaces that are kept not at all"
+    exits 2 env CAIRN_KEEP_WORKSPACES=soon "$cairn" run files.json "${store[@]}" 2>err
+    holds "$(cat err)" "CAIRN_KEEP_WORKSPACES must be a time"
+
+    # What a kill left of a removal, a workspace of an open run, one that nobody knows, one of long ago.
+    r run files.json --run-id old -q >/dev/null
+    r_exec run waiting.json --run-id open -q >/dev/null 2>&1 &
+    local pid=$!
+    until_true step_is open a SUCCESS
+    kill -KILL $pid
+    ends_with 137 $pid
+    mkdir -p "$(workspaces)/.gone-x/y" "$(workspaces)/mine"
+    touch -d '10 days ago' "$(workspaces)/old" "$(workspaces)/open" "$(workspaces)/mine"
+    sleep 2.1
+    plan slow "$(sh_step a 'sleep 1')"
+    CAIRN_KEEP_WORKSPACES=2s r run slow.json --run-id now -q >/dev/null
+    same "$(ls -A "$(workspaces)" | tr '\n' ' ')" "mine now open " "workspaces that are left"
+    [ -e "$(workspaces)/open/f" ] || fail "the workspace of an open run was touched"
+    [ -e outside/precious ] || fail "a link was followed"
+    r run logs old 2>err
+    holds "$(cat err)" "or its time is over"
+}
+
 db_test_a_failing_plan_ends_with_10() {
     plan bad "$(sh_step ok true),$(sh_step boom 'echo oops >&2; exit 3'),$(sh_step after true ',"dependsOn":["boom"]')"
     exits 10 r run bad.json --run-id b -o json >out 2>err

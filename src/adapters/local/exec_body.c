@@ -227,6 +227,8 @@ static bool folder_make(struct job *job, yyjson_val *cwd) {
     if (!ok && !job->code) job_fail(job, "SPAWN_FAILED", "could not start: cwd is too long");
     buf_release(&path);
     job->spawn.workspace = workspace.ptr;
+    job->spawn.workspace_run =
+        path_part_safe(job->attempt->run_id) ? STR_NONE : job->attempt->run_id;
     job->spawn.cwd = folder.ptr;
     return ok;
 }

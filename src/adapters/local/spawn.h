@@ -28,6 +28,7 @@ enum spawn_stage {                /* what went wrong, with spawn.error */
 struct spawn {
     /* What to start. All text ends in NUL. */
     const char *workspace; /* made if missing */
+    str workspace_run;     /* written into it: whose it is, if its name is a hash; or STR_NONE */
     const char *cwd;
     const char *path; /* of the new environment: where argv[0] is searched, unless it has a '/' */
     char **argv, **envp;

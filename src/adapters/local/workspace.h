@@ -7,6 +7,10 @@
 #include "base/str.h"
 
 enum { PATH_PART_MAX = 100 };
+/* What is ours in a workspace. A run id that is no safe part is in the file, since the name of the
+ * workspace does not tell it. */
+#define WORKSPACE_OWN ".cairn"
+#define WORKSPACE_RUN "run"
 
 /* [A-Za-z0-9._-]{1,100} that does not begin with a dot: one part of a path and nothing else. */
 bool path_part_safe(str part);
