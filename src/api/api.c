@@ -97,6 +97,8 @@ static void start_handles(struct api *api) {
     uv_unref((uv_handle_t *)&api->sweep);
 }
 
+static bool signs(void *auth, int64_t mark) { return auth_signs(auth, mark); }
+
 static status open_parts(struct api *api, struct error *err) {
     const struct api_options *o = &api->options;
     size_t readers = o->readers ? o->readers : API_READERS;
@@ -115,7 +117,9 @@ static status open_parts(struct api *api, struct error *err) {
                                     .jwks = o->jwks,
                                     .policy = o->policy,
                                     .metrics = o->metrics};
-        return auth_open(&auth, &api->auth, err);
+        st = auth_open(&auth, &api->auth, err);
+        if (st == ST_OK) hub_ask_of_tokens(api->hub, signs, api->auth);
+        return st;
     }
     jwks_close(o->jwks);
     return st;
@@ -149,7 +153,10 @@ status api_open(const struct api_options *options, struct api **out, struct erro
 
 void api_http_server(struct api *api, struct http_server *server) { api->server = server; }
 
-void api_set_jwks(struct api *api, struct jwks *jwks) { auth_set_jwks(api->auth, jwks); }
+void api_set_jwks(struct api *api, struct jwks *jwks) {
+    auth_set_jwks(api->auth, jwks);
+    hub_tokens_changed(api->hub);
+}
 
 /* ---- requests ---- */
 

@@ -227,7 +227,7 @@ static void check_token(struct auth_check *check, str text) {
                            check->arena, &claims, &check->err);
     if (st == ST_OK) {
         struct principal *p = &check->principal;
-        *p = (struct principal){.expires_us = claims.expires_us};
+        *p = (struct principal){.expires_us = claims.expires_us, .key_version = claims.key_mark};
         name_subject(p, claims.subject);
         snprintf(p->tenant, sizeof(p->tenant), "%.*s", STR_ARG(claims.tenant));
         for (size_t i = 0; i < claims.role_count; i++) /* one that we do not know grants nothing */
@@ -342,6 +342,10 @@ status auth_open(const struct auth_options *options, struct auth **out, struct e
 void auth_set_jwks(struct auth *auth, struct jwks *jwks) {
     jwks_close(auth->options.jwks);
     auth->options.jwks = jwks;
+}
+
+bool auth_signs(const struct auth *auth, int64_t mark) {
+    return auth->options.jwks && jwks_has(auth->options.jwks, mark);
 }
 
 void auth_end(struct auth *auth) {

@@ -48,7 +48,8 @@ struct principal {
     char tenant[256];                  /* "*": all */
     unsigned roles;
     int64_t expires_us;  /* 0: never */
-    int64_t key_version; /* of an API key as it is believed now; else 0 */
+    int64_t key_version; /* of an API key as it is believed now; of a token the mark of the key that
+                            signed it (see jwks_has()); else 0 */
 };
 /* May this caller see things of that tenant? */
 bool principal_sees(const struct principal *p, str tenant_id);
@@ -74,6 +75,8 @@ void auth_flush(struct auth *auth);
 void auth_close(struct auth *auth);
 /* New keys for tokens (SIGHUP); auth owns them. */
 void auth_set_jwks(struct auth *auth, struct jwks *jwks);
+/* Is the key that signed a token, by its mark, still one that signs tokens? */
+bool auth_signs(const struct auth *auth, int64_t mark);
 
 /* One check: embed it in the request's memory. */
 struct auth_check {

@@ -30,7 +30,7 @@ static void end_where(struct hub *hub, str owner, int64_t version, int64_t now_u
         next = l->next;
         bool theirs = owner.ptr && o && (version == 0 || version == o->version) &&
                       str_eq(hub_owner_name(o), owner);
-        if (theirs || sub->expires_us <= now_us)
+        if (theirs || (o && o->over) || sub->expires_us <= now_us)
             hub_end(sub);
         else if (sub->expires_us < soonest)
             soonest = sub->expires_us;
@@ -41,6 +41,8 @@ static void end_where(struct hub *hub, str owner, int64_t version, int64_t now_u
 void hub_end_owner(struct hub *hub, str name, int64_t version) {
     end_where(hub, name, version, clock_wall_us());
 }
+
+void hub_end_over(struct hub *hub) { end_where(hub, STR_NONE, 0, clock_wall_us()); }
 
 void hub_owner_changed(struct hub *hub, str owner) { hub_end_owner(hub, owner, 0); }
 

@@ -36,7 +36,8 @@ struct hub_request {
     int64_t after;                     /* position: events with a greater one */
     bool follow;                       /* false: ends at what is there now */
     str owner;                         /* who reads: see hub_owner_changed(); may be STR_NONE */
-    int64_t owner_version;             /* of the API key "key:ID" that is the owner; else 0 */
+    int64_t owner_version;             /* of the API key "key:ID" that is the owner; the mark of the
+                                          key that signed the token of "jwt:NAME"; else 0 */
     int64_t expires_us;                /* then it ends: who reads may not any more; 0: never */
     const struct http_header *headers; /* to be sent besides content type and cache control */
     size_t header_count;
@@ -58,6 +59,12 @@ void hub_committed(struct hub *hub, str tenant_id, str run_id);
  * again. Where there are other writers the hub finds out by itself what they changed of API keys:
  * see hub_owner.c. */
 void hub_owner_changed(struct hub *hub, str owner);
+/* Who knows whether tokens that the key with this mark signed are still good. Asked about the
+ * owners "jwt:NAME" of open streams, now and then: see hub_owner.c. */
+typedef bool (*hub_signs)(void *context, int64_t mark);
+void hub_ask_of_tokens(struct hub *hub, hub_signs signs, void *context);
+/* Those keys have changed: ends the streams whose token is not good any more, where they stand. */
+void hub_tokens_changed(struct hub *hub);
 size_t hub_streams(const struct hub *hub);
 /* Ends every stream where it stands: readers come again with Last-Event-ID. */
 void hub_drain(struct hub *hub);

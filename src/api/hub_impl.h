@@ -40,6 +40,7 @@ struct hub_owner {          /* who reads, by name and version of the key */
     struct hub_link of_hub; /* longest not looked at first */
     size_t holders;         /* streams, and who ends them */
     int64_t version, checked_ms;
+    bool over; /* it may not read any more */
     size_t name_len, key_len;
     char key[]; /* of hub->owners: version, blank, name */
 };
@@ -140,6 +141,8 @@ struct hub {
     struct map owners;
     struct hub_link owner_list;
     struct hub_recheck recheck;
+    hub_signs signs; /* NULL: tokens are good until they end */
+    void *signs_context;
     struct hub_link topics, subs;
     struct hub_link reads, reads_paused;       /* topics that wait for their turn, or for time */
     struct hub_link catchups, catchups_paused; /* the same of readers */
@@ -173,6 +176,7 @@ str hub_owner_name(const struct hub_owner *owner);
 void hub_owners_recheck(struct hub *hub); /* begins, if it is time */
 /* hub.c: ends the streams of all owners of that name, if `version` is 0, or of that version. */
 void hub_end_owner(struct hub *hub, str name, int64_t version);
+void hub_end_over(struct hub *hub); /* of all owners that are over */
 
 /* hub_page.c */
 status hub_page_read(struct pool_job *base, struct ledger *reader, struct error *err);

@@ -5,7 +5,11 @@
  * changed when its caller was let in but the stream had not begun: each key that has open streams
  * is looked at every HUB_RECHECK_MS, a few a tick, and when it is not what it was when its streams
  * began, or is revoked, they end. With API_KEYS_MAX different keys that takes 35 seconds at most. A
- * ledger that cannot be read ends nothing: then there is nothing to be sent either. */
+ * ledger that cannot be read ends nothing: then there is nothing to be sent either.
+ *
+ * A token is good as long as it says, and as long as the key that signed it is in the key set. When
+ * that is read again, the hub is told; here is found who was let in before that and began to read
+ * afterwards. */
 #include "api/hub_impl.h"
 #include "base/arena.h"
 #include "ledger/access.h"
@@ -87,10 +91,31 @@ static bool is_key(const struct hub_owner *o) {
            str_starts(hub_owner_name(o), STR("key:"));
 }
 
+/* One whose token is not good any more is over. */
+static bool token_is_over(const struct hub *hub, struct hub_owner *o) {
+    bool token = o->version > 0 && str_starts(hub_owner_name(o), STR("jwt:"));
+    if (!hub->signs || !token || hub->signs(hub->signs_context, o->version)) return false;
+    o->over = true;
+    return true;
+}
+
+void hub_ask_of_tokens(struct hub *hub, hub_signs signs, void *context) {
+    hub->signs = signs;
+    hub->signs_context = context;
+}
+
+void hub_tokens_changed(struct hub *hub) {
+    bool any = false;
+    for (struct hub_link *l = hub->owner_list.next; l != &hub->owner_list; l = l->next)
+        any |= token_is_over(hub, HUB_OWNER(l, struct hub_owner, of_hub));
+    if (any) hub_end_over(hub);
+}
+
 void hub_owners_recheck(struct hub *hub) {
     struct hub_recheck *r = &hub->recheck;
     int64_t now = (int64_t)uv_now(hub->loop);
     struct error ignored;
+    bool over = false;
     if (r->busy) return;
     r->count = 0;
     while (hub_linked(&hub->owner_list) && r->count < HUB_RECHECKS_MAX) {
@@ -98,11 +123,13 @@ void hub_owners_recheck(struct hub *hub) {
         if (now - o->checked_ms < HUB_RECHECK_MS) break;
         o->checked_ms = now;
         hub_link_last(&hub->owner_list, &o->of_hub);
-        if (!is_key(o)) continue; /* a token ends when it says so */
+        over |= token_is_over(hub, o);
+        if (!is_key(o)) continue;
         memcpy(r->items[r->count].key_id, hub_owner_name(o).ptr + 4, KEY_ID);
         r->items[r->count].over = false;
         r->items[r->count++].version = o->version;
     }
+    if (over) hub_end_over(hub);
     if (r->count == 0) return;
     r->hub = hub;
     r->job = (struct pool_job){.work = look, .done = looked};

@@ -520,3 +520,43 @@ TEST_DB(hub_ends_streams_of_keys_that_were_changed) {
     CHECK(hub_bed_streams_are(&b, 0) && b.hub->owners.count == 0);
     hub_bed_close(&b);
 }
+
+/* Marks up to 100 are those of keys that sign. */
+static bool signs_up_to_100(void *context, int64_t mark) {
+    ++*(int *)context;
+    return mark <= 100;
+}
+
+/* The key that signed a token may leave the key set long before the token ends. */
+TEST_DB(hub_ends_streams_of_tokens_whose_key_is_gone) {
+    struct hub_bed b;
+    struct hub_reader r[5];
+    int asked = 0;
+    hub_bed_open(&b, url);
+    hub_bed_put(&b, "RunStarted", "R", NULL, NULL);
+    hub_reader_open(&b, &r[0], "/r/R?owner=jwt:alice&version=101", 0);
+    hub_reader_open(&b, &r[1], "/r/R?owner=jwt:alice&version=102", 0);
+    hub_reader_open(&b, &r[2], "/r/R?owner=jwt:alice&version=7", 0);
+    hub_reader_open(&b, &r[3], "/r/R?owner=jwt:bob", 0);
+    hub_reader_open(&b, &r[4], "/r/R?owner=anonymous&version=103", 0);
+    CHECK(hub_readers_at(&b, r, 5, 1));
+    hub_tokens_changed(b.hub); /* nobody to ask */
+    CHECK(hub_streams(b.hub) == 5);
+    hub_ask_of_tokens(b.hub, signs_up_to_100, &asked);
+    hub_tokens_changed(b.hub);
+    CHECK(hub_streams(b.hub) == 3 && asked == 3);
+    CHECK(hub_readers_at(&b, r, 2, -1));
+    /* Let in with the old keys, and there only now. */
+    hub_reader_end(&r[0]);
+    hub_reader_open(&b, &r[0], "/r/R?owner=jwt:carol&version=104", 0);
+    CHECK(hub_readers_at(&b, r, 1, 1));
+    fixture_wait(&b.f, 3 * HUB_POLL_MS);
+    CHECK(hub_streams(b.hub) == 4 && asked == 3); /* it is not asked all the time */
+    keys_are_due(&b);
+    CHECK(hub_readers_at(&b, r, 1, -1));
+    CHECK(hub_bed_streams_are(&b, 3) && b.hub->owners.count == 3);
+    for (int i = 0; i < 5; i++)
+        hub_reader_end(&r[i]);
+    CHECK(hub_bed_streams_are(&b, 0) && b.hub->owners.count == 0);
+    hub_bed_close(&b);
+}

@@ -10,8 +10,10 @@
 #include <openssl/ec.h>
 #include <openssl/err.h>
 #include <openssl/param_build.h>
+#include <openssl/x509.h>
 
 #include "api/jwt_impl.h"
+#include "base/hash.h"
 #include "base/limits.h"
 #include "base/os.h"
 
@@ -326,6 +328,25 @@ static status read_algorithm(const struct reading *r, const struct jwk *key) {
     return refuse(r, "alg", why);
 }
 
+static status make_mark(const struct reading *r, struct jwk *key) {
+    uint8_t whole[1 + SHA256_LEN + ID_BYTES_MAX];
+    uint8_t hash[SHA256_LEN];
+    uint8_t *der = NULL;
+    int len = key->public_key ? i2d_PUBKEY(key->public_key, &der) : 0;
+    if (key->public_key && len <= 0) return no_memory(r->err);
+    sha256_of(der ? str_n(der, (size_t)len) : str_n(key->secret, key->secret_len), hash);
+    OPENSSL_free(der);
+    whole[0] = (uint8_t)key->algorithm;
+    memcpy(whole + 1, hash, SHA256_LEN);
+    if (key->kid.len > 0) memcpy(whole + 1 + SHA256_LEN, key->kid.ptr, key->kid.len);
+    sha256_of(str_n(whole, 1 + SHA256_LEN + key->kid.len), hash);
+    uint64_t bits = 0;
+    for (size_t i = 0; i < sizeof(bits); i++)
+        bits = bits << 8 | hash[i];
+    key->mark = (int64_t)(bits >> 1 | 1);
+    return ST_OK;
+}
+
 static status read_key(const struct reading *r, struct jwks *set) {
     bool other = false;
     if (!yyjson_is_obj(r->jwk)) return refuse(r, "", "a key must be an object");
@@ -338,7 +359,7 @@ static status read_key(const struct reading *r, struct jwks *set) {
     if (st == ST_OK) st = read_material(r, key);
     set->count++; /* also half made: jwks_close() frees what it has */
     if (st == ST_OK) st = read_algorithm(r, key);
-    return st;
+    return st == ST_OK ? make_mark(r, key) : st;
 }
 
 /* ---- the set ---- */
@@ -408,6 +429,13 @@ status jwks_load(str file, struct jwks **out, struct error *err) {
     if (st != ST_OK) st = error_wrap(err, "could not use \"%.*s\"", STR_ARG(file));
     arena_release(&arena);
     return st;
+}
+
+bool jwks_has(const struct jwks *set, int64_t mark) {
+    for (size_t i = 0; i < set->count; i++) {
+        if (set->keys[i].mark == mark) return true;
+    }
+    return false;
 }
 
 void jwks_close(struct jwks *set) {

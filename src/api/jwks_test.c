@@ -2,7 +2,7 @@
 #include <openssl/core_names.h>
 #include <openssl/evp.h>
 
-#include "api/jwt.h"
+#include "api/jwt_impl.h"
 #include "base/buf.h"
 #include "base/os.h"
 #include "test.h"
@@ -207,4 +207,27 @@ TEST(jwks_survives_an_empty_machine) {
         CHECK(st == (n < 3 ? ST_RETRY : ST_OK), "allocation %d: %s", (int)n, err.msg);
         jwks_close(set);
     }
+}
+
+/* A key is known again by all that it is. */
+TEST(jwks_marks_tell_keys_apart) {
+#define SET(k, kid) "{\"keys\":[{\"kty\":\"oct\",\"k\":\"" k "\"" kid "}]}"
+#define A "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+#define B "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAE"
+    static const char *const sets[] = {SET(A, ""), SET(B, ""), SET(A, ",\"kid\":\"a\""),
+                                       SET(B, ",\"kid\":\"a\""), SET(A, ",\"kid\":\"b\"")};
+    struct jwks *set[COUNT_OF(sets)] = {0};
+    struct error err = {0};
+    for (size_t i = 0; i < COUNT_OF(sets); i++)
+        CHECK(jwks_parse(str_c(sets[i]), &set[i], &err) == ST_OK, "%s", err.msg);
+    for (size_t i = 0; i < COUNT_OF(sets); i++) {
+        struct jwks *again = NULL;
+        CHECK(jwks_parse(str_c(sets[i]), &again, &err) == ST_OK, "%s", err.msg);
+        CHECK(again->keys[0].mark > 0);
+        for (size_t k = 0; k < COUNT_OF(sets); k++)
+            CHECK(jwks_has(set[k], again->keys[0].mark) == (i == k), "%zu %zu", i, k);
+        jwks_close(again);
+    }
+    for (size_t i = 0; i < COUNT_OF(sets); i++)
+        jwks_close(set[i]);
 }

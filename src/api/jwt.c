@@ -377,6 +377,7 @@ status jwt_verify(const struct jwks *set, const struct jwt_policy *policy, str t
     if (st == ST_OK) st = read_header(&t, set, &key);
     if (st == ST_OK) st = check_signature(&t, key);
     if (st == ST_OK) st = read_claims(&t, policy, now_us, &claims);
+    if (st == ST_OK) claims.key_mark = key->mark;
     if (st == ST_OK) *out = claims;
     return st;
 }

@@ -28,6 +28,9 @@ enum {
 MUST_CHECK status jwks_parse(str json, struct jwks **out, struct error *err);
 MUST_CHECK status jwks_load(str file, struct jwks **out, struct error *err);
 void jwks_close(struct jwks *set); /* NULL is fine */
+/* Is there a key with this mark (see jwt_claims)? It is made of all that a key is, kid and bytes,
+ * so it is known again in a set that was read later, and another key of the same kid is not it. */
+bool jwks_has(const struct jwks *set, int64_t mark);
 
 struct jwt_policy {
     str issuer, audience; /* STR_NONE: not checked; else `iss` equals, `aud` is or holds it */
@@ -40,6 +43,7 @@ struct jwt_claims {
     str *roles;
     size_t role_count;  /* at most 16 */
     int64_t expires_us; /* `exp` is required */
+    int64_t key_mark;   /* of the key that signed it; greater than 0 */
 };
 /* Checks everything. Strings live in the arena. */
 MUST_CHECK status jwt_verify(const struct jwks *set, const struct jwt_policy *policy, str token,

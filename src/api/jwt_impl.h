@@ -25,6 +25,7 @@ struct jwk {
     EVP_PKEY *public_key; /* all but HS256 */
     uint8_t secret[JWK_OCT_MAX];
     size_t secret_len; /* HS256 */
+    int64_t mark;      /* see jwks_has() */
 };
 
 struct jwks {

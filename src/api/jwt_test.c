@@ -629,6 +629,8 @@ TEST(jwt_claims_are_what_the_token_says) {
     CHECK(claims.role_count == 2 && str_eq(claims.roles[0], STR("viewer")) &&
           str_eq(claims.roles[1], STR("root")));
     CHECK(claims.expires_us == INT64_C(1800000600500000));
+    CHECK(claims.key_mark > 0 && jwks_has(k.set, claims.key_mark));
+    CHECK(!jwks_has(k.set, claims.key_mark + 2));
     claims.tenant = STR("untouched");
     CHECK(jwt_verify(k.set, &policy, STR("x"), NOW_US, &k.arena, &claims, &err) == ST_INVALID);
     CHECK(str_eq(claims.tenant, STR("untouched")));

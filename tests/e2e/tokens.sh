@@ -117,6 +117,38 @@ test_sighup_rotates_the_keys() {
     stop_server
 }
 
+# A stream ends with the key that signed its token, long before the token does; one of a key that stays goes on.
+test_streams_end_with_the_key_of_their_token() {
+    local gone stays
+    serve_tokens
+    node "$repo/tests/http/token.mjs" keys two
+    jq -s '{keys: map(.keys[])}' one.jwks two.jwks >server.jwks
+    kill -HUP "$server_pid"
+    until_true grep -q reloaded serve.err
+    events_pl run=r tenant=acme runs=1 steps=0 | head -1 |
+        ask "$(token one RS256 '{"roles":["producer"]}')" /v1/events -H 'Content-Type: application/x-ndjson' --data-binary @- >/dev/null
+    follow() { curl -sSN --max-time 120 -H "Authorization: Bearer $1" -H 'Accept: text/event-stream' "$server/v1/runs/r-1/events" >"$2"; }
+    follow "$(token one ES256 '{}')" gone.sse &
+    gone=$!
+    follow "$(token two ES256 '{}')" stays.sse &
+    stays=$!
+    pids+=("$gone" "$stays")
+    until_true grep -q RunStarted gone.sse
+    until_true grep -q RunStarted stays.sse
+    kill -HUP "$server_pid" # nothing has changed
+    until_true sh -c '[ "$(grep -c reloaded serve.err)" = 2 ]'
+    sleep 0.3
+    kill -0 "$gone" || fail "a stream ended for no reason"
+    cp two.jwks server.jwks
+    kill -HUP "$server_pid"
+    ends_with 0 "$gone" # the answer is complete, so whoever reads comes again, and is refused
+    ! grep -q 'event: end' gone.sse || fail "it says that the run is over"
+    not_taken "$(token one ES256 '{}')" JWT_KEY_UNKNOWN
+    kill -0 "$stays" || fail "a stream of a key that stays has ended"
+    stop_server
+    ends_with 0 "$stays"
+}
+
 # Twenty from one address, and then what fails is 429; a good token still passes, for others may share the address. Who brings nothing
 # guesses nothing.
 test_too_many_failures_of_an_address() {
