@@ -32,6 +32,7 @@ static const struct {
     {"TENANT_STREAMS_TOO_MANY", 429},
     {"TENANT_POLLS_TOO_MANY", 429},
     {"TENANT_FETCHES_TOO_MANY", 429},
+    {"TENANT_PLANS_TOO_MANY", 429},
     {"PLAN_FETCHES_TOO_MANY", 429},
     {"PLANS_TOO_MANY", 429},
     {"JSON_DEPTH", 400},

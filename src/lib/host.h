@@ -38,7 +38,8 @@ struct host_options {
 
 enum { HOST_LEASE_MS = 6000, HOST_RENEW_MS = 2000, HOST_SQLITE_LEASE_MS = 30000,
        HOST_SQLITE_RENEW_MS = 10000, HOST_POKE_MS = 250,
-       HOST_PLANS_MAX = 64, HOST_PLAN_TENANTS_MAX = 64, HOST_FETCHES_MAX = 16,
+       HOST_PLANS_MAX = 128, HOST_TENANT_PLANS_MAX = HOST_PLANS_MAX / 2, /* of one tenant's runs */
+       HOST_PLAN_TENANTS_MAX = 64, HOST_FETCHES_MAX = 16,
        HOST_TENANT_FETCHES_MAX = HOST_FETCHES_MAX / 2, /* of one tenant */
        HOST_KEEP_NOT = -1, /* keep_us: a workspace goes when its run ends */
        HOST_PLAN_SMALL = 64 * 1024, /* bytes; a larger one is read on another thread */

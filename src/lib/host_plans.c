@@ -1,5 +1,6 @@
 #include "lib/host_plans.h"
 
+#include "base/limits.h"
 #include "base/time.h"
 
 /* Texts and bytes of one fetch, and the URLs made for it. */
@@ -10,6 +11,11 @@ struct host_plan {
     struct plan *plan;
     struct arena arena;
     int64_t refs, used; /* used: a clock of uses */
+    /* While there are refs: who took the first. Its share pays until the last is given back, also
+     * if that is another's: who gives back is not told, and tenants have a plan in common only if
+     * both brought it, or the operator put it into the folder. */
+    char payer[ID_BYTES_MAX];
+    size_t payer_len;
     /* Who may have it: every tenant, or those for whom a source had it. The list is short: who is
      * not on it asks the source again. */
     bool open;
@@ -182,10 +188,32 @@ static status get(struct host_plans *p, str tenant_id, const struct plan_ref *re
     return st;
 }
 
+static bool pays(const struct host_plan *slot, str tenant_id) {
+    return slot->refs > 0 && str_eq(str_n(slot->payer, slot->payer_len), tenant_id);
+}
+
+/* Makes the tenant the one whose share pays for it. */
+static status charge(const struct host_plans *p, str tenant_id, struct host_plan *slot,
+                     struct error *err) {
+    int theirs = 0;
+    for (size_t i = 0; i < HOST_PLANS_MAX && p->slots[i]; i++)
+        theirs += pays(p->slots[i], tenant_id);
+    if (theirs >= HOST_TENANT_PLANS_MAX)
+        return error_at(err, ST_LIMIT, "TENANT_PLANS_TOO_MANY", "",
+                        "%d different plans of the tenant are being carried out, which is its "
+                        "share: try again later",
+                        HOST_TENANT_PLANS_MAX);
+    ASSERT(tenant_id.len <= sizeof(slot->payer));
+    memcpy(slot->payer, tenant_id.ptr, tenant_id.len);
+    slot->payer_len = tenant_id.len;
+    return ST_OK;
+}
+
 status host_plans_get(struct host_plans *p, str tenant_id, const struct plan_ref *ref,
                       const struct plan **out, struct error *err) {
     struct host_plan *slot = NULL;
     status st = get(p, tenant_id, ref, &slot, err);
+    if (st == ST_OK && slot->refs == 0) st = charge(p, tenant_id, slot, err);
     if (st != ST_OK) return st;
     slot->refs++;
     *out = slot->plan;

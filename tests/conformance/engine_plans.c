@@ -10,6 +10,7 @@
 #include "conformance/engine_tools.h"
 #include "ledger/access.h"
 #include "ledger/writer.h"
+#include "lib/host_plans.h"
 #include "net/fake_server_test.h"
 
 #define TEXT PLAN(NOOP("a", ""))
@@ -483,4 +484,69 @@ TEST_DB(engine_closes_while_large_plans_are_read) {
         CHECK(f[i].answers == 1 && strcmp(f[i].err.reason, "CLOSING") == 0, "%d: %d", i,
               f[i].answers);
     shop_close(&s);
+}
+
+static struct plan_ref numbered(struct bed *bed, int i) {
+    char text[256];
+    snprintf(text, sizeof text,
+             "{\"schemaVersion\":\"v1.3\",\"metadata\":{\"planId\":\"n%d\",\"planVersion\":\"1\"},"
+             "\"steps\":[{\"stepId\":\"a\",\"type\":\"noop\"}]}",
+             i);
+    return bed_put(bed, text);
+}
+
+static const struct plan *take(struct host_plans *plans, const char *tenant,
+                               const struct plan_ref *ref, const char *refused) {
+    struct error err = {0};
+    const struct plan *plan = NULL;
+    status st = host_plans_get(plans, str_c(tenant), ref, &plan, &err);
+    if (refused)
+        CHECK(st == ST_LIMIT && strcmp(err.reason, refused) == 0, "%d %s", st, err.msg);
+    else
+        CHECK(st == ST_OK, "%s", err.msg);
+    return plan;
+}
+
+/* One tenant's runs cannot have all the plans that can be kept; who has its share waits for one of
+ * its own to end; and what another one pays for is free. */
+TEST(engine_plans_have_a_share_for_each_tenant) {
+    enum { HALF = HOST_TENANT_PLANS_MAX, ALL = HOST_PLANS_MAX };
+    struct bed bed;
+    struct host_plans *plans = NULL;
+    struct error err = {0};
+    struct plan_ref refs[ALL + 1];
+    const struct plan *held[ALL];
+    bed_init(&bed, STR("unused"));
+    char folder[4096];
+    snprintf(folder, sizeof folder, "%.*s/plans", STR_ARG(bed.data_dir));
+    struct plan_source source = {.plans_folder = str_c(folder)};
+    CHECK(uv_loop_init(&bed.loop) == 0);
+    CHECK(host_plans_open(&bed.loop, &source, &plans, &err) == ST_OK, "%s", err.msg);
+    for (int i = 0; i <= ALL; i++)
+        refs[i] = numbered(&bed, i);
+    for (int i = 0; i < HALF; i++)
+        held[i] = take(plans, "acme", &refs[i], NULL);
+    for (int i = 0; i < 3; i++)
+        (void)take(plans, "acme", &refs[HALF], "TENANT_PLANS_TOO_MANY");
+    CHECK(take(plans, "acme", &refs[0], NULL) == held[0]); /* one that it has */
+    host_plans_done(plans, held[0]);
+    (void)take(plans, "acme", &refs[HALF], "TENANT_PLANS_TOO_MANY"); /* it still has it */
+    host_plans_done(plans, held[0]);
+    held[0] = take(plans, "acme", &refs[ALL], NULL);
+
+    for (int i = HALF; i < ALL; i++)
+        held[i] = take(plans, "globex", &refs[i], NULL);
+    CHECK(take(plans, "acme", &refs[HALF], NULL) == held[HALF]); /* globex pays */
+    host_plans_done(plans, held[HALF]);
+    (void)take(plans, "globex", &refs[0], "PLANS_TOO_MANY");
+    (void)take(plans, "initech", &refs[0], "PLANS_TOO_MANY");
+    host_plans_done(plans, held[1]); /* acme's: there is room, but not for globex */
+    (void)take(plans, "globex", &refs[0], "TENANT_PLANS_TOO_MANY");
+    held[1] = take(plans, "initech", &refs[0], NULL);
+    for (int i = 0; i < ALL; i++)
+        host_plans_done(plans, held[i]);
+    host_plans_close(plans);
+    uv_run(&bed.loop, UV_RUN_DEFAULT);
+    CHECK(uv_loop_close(&bed.loop) == 0);
+    bed_release(&bed);
 }
