@@ -61,6 +61,13 @@ static void make_ours(int parent, const char *name) {
     close(fd);
 }
 
+/* Something was mounted here, perhaps from this very file system. */
+static bool is_mounted(int fd) {
+    struct statx st;
+    return statx(fd, "", AT_EMPTY_PATH, 0, &st) == 0 &&
+           (st.stx_attributes & st.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT) != 0;
+}
+
 static DIR *folder_open(int parent, const char *name, dev_t device) {
     struct stat st;
     int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
@@ -70,7 +77,7 @@ static DIR *folder_open(int parent, const char *name, dev_t device) {
         fd = openat(parent, name, flags);
     }
     if (fd < 0) return NULL;
-    if (fstat(fd, &st) != 0 || st.st_dev != device) {
+    if (fstat(fd, &st) != 0 || st.st_dev != device || is_mounted(fd)) {
         close(fd);
         errno = EXDEV;
         return NULL;

@@ -2,7 +2,10 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "adapters/local/workspace.h"
@@ -253,6 +256,38 @@ TEST(sweep_stops_when_told_and_takes_one_run) {
     CHECK(count.removed == 3 && count.failed == 0, "%lld", (long long)count.removed);
     CHECK(entries(in(dir, "work")) == 0);
     sweep_close(s);
+}
+
+enum { MOUNT_REFUSED = 77 };
+
+/* In a process with mounts of its own, which end with it. */
+static int sweep_over_a_mount(const char *dir) {
+    char from[512];
+    snprintf(from, sizeof(from), "%s/outside", dir);
+    if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+        mount(from, in(dir, "work/over-3/inside"), NULL, MS_BIND, NULL) != 0)
+        return MOUNT_REFUSED;
+    set_age(dir, "work/over-3", 3);
+    struct sweep *s = open_at(dir, DAY_US, NULL);
+    struct sweep_count count = pass(s, NULL);
+    sweep_close(s);
+    return count.failed == 1 ? 0 : 1;
+}
+
+/* What a step mounted is not its workspace, also if it is of the same file system. */
+TEST(sweep_stays_out_of_what_is_mounted) {
+    const char *dir = work_in(test_dir());
+    int how = 0;
+    make_workspace(dir, "work/over-3", 3);
+    CHECK(mkdir(in(dir, "work/over-3/inside"), 0700) == 0 && mkdir(in(dir, "outside"), 0700) == 0);
+    put_file(dir, "outside/file", STR("x"));
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) _exit(sweep_over_a_mount(dir));
+    CHECK(waitpid(child, &how, 0) == child && WIFEXITED(how));
+    if (WEXITSTATUS(how) == MOUNT_REFUSED) test_skip("not allowed to mount");
+    CHECK(WEXITSTATUS(how) == 0 && there(dir, "outside/file"), "%d", WEXITSTATUS(how));
+    CHECK(!there(dir, "work/over-3"));
 }
 
 TEST(sweep_of_a_folder_without_workspaces_is_nothing) {
