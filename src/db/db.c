@@ -570,9 +570,10 @@ status db_bulk_flush(struct db_bulk *b, struct error *err) {
     status st = b->spec.kind == DB_INSERT ? ST_OK : check_beside(b->db, err);
     if (st == ST_OK && b->trouble != ST_OK)
         st = bulk_trouble(b, err);
-    else if (st == ST_OK && b->ncells > 0)
+    else if (st == ST_OK && (b->ncells > 0 || b->pushed))
         st = b->db->ops->bulk_flush(b, err);
     db_bulk_clear(b);
+    b->pushed = false;
     return st == ST_OK ? ST_OK : fail(b->db, st);
 }
 
@@ -582,6 +583,7 @@ status db_bulk_push(struct db_bulk *b, size_t coming, struct error *err) {
     ASSERT(b->col == 0);
     if (!b->db->ops->bulk_push || b->trouble != ST_OK) return ST_OK; /* the flush will tell */
     status st = b->db->ops->bulk_push(b, coming, err);
+    b->pushed = true;
     return st == ST_OK ? ST_OK : fail(b->db, st);
 }
 

@@ -74,6 +74,7 @@ struct db_bulk {
     int col;        /* of the next cell */
     status trouble; /* met while adding, reported by the flush; else ST_OK */
     int bad_col;    /* with trouble ST_INVALID: the column whose text holds a NUL byte */
+    bool pushed; /* rows since the last flush */
     struct db_cell *cells;
     size_t ncells, cap;
 };
@@ -102,7 +103,8 @@ struct db_ops {
     void (*stmt_free)(struct db_stmt *st); /* frees the struct too */
     status (*bulk_open)(struct db *db, const struct db_bulk_spec *spec, struct db_bulk **out,
                         struct error *err);
-    /* Only called with whole rows, at least one, inside a write transaction. */
+    /* Only called with whole rows, inside a write transaction; with none only if some were pushed.
+     */
     status (*bulk_flush)(struct db_bulk *b, struct error *err);
     /* May be NULL. Whole rows, also none, inside a write transaction; calls db_bulk_clear() when it
      * has sent them. */

@@ -148,11 +148,12 @@ static status set_session(struct pg_db *db, struct error *err) {
     return st;
 }
 
-/* Opens the connection that db->link is. */
+/* Opens the connection that db->link is; a new session knows no statement. */
 static status open_link(struct pg_db *db, struct error *err) {
+    pq->PQfinish(db->link->conn);
     status st = connect_to(db, err);
     if (st == ST_OK) st = set_session(db, err);
-    db->link->opened = st == ST_OK;
+    db->link->session = ++db->sessions;
     if (st == ST_OK) return ST_OK;
     pq->PQfinish(db->link->conn);
     db->link->conn = NULL;
@@ -238,11 +239,11 @@ static int send_all(struct pg_db *db, struct pg_query *query, const char *const 
         db->link->begin_due = false;
         note_sent(db, (struct pg_sent){.kind = PG_SENT_BEGIN});
     }
-    if (!*pg_prepared(db, query)) {
+    if (!pg_knows(db, query)) {
         if (!pq->PQsendPrepare(db->link->conn, query->name, query->sql, query->nparams,
                                query->types))
             return 0;
-        *pg_prepared(db, query) = true; /* until its answer says otherwise */
+        pg_set_known(db, query, true); /* until its answer says otherwise */
         note_sent(db, (struct pg_sent){.kind = PG_SENT_PREPARE, .query = query});
     }
     static const int binary[DB_PARAMS_MAX] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
@@ -332,8 +333,9 @@ static void wait_for_answer(struct pg_db *db) {
 static bool read_sent(struct pg_db *db, struct pg_sent *sent, PGresult **last, status *st,
                       struct error *err) {
     if (db->base.stop) wait_for_answer(db);
+    pg_wait_helping(db);
     PGresult *result = pq->PQgetResult(db->link->conn);
-    if (sent->kind == PG_SENT_PREPARE && !is_good(result)) *pg_prepared(db, sent->query) = false;
+    if (sent->kind == PG_SENT_PREPARE && !is_good(result)) pg_set_known(db, sent->query, false);
     if (*st == ST_OK)
         *st = check_sent(db, sent, result, err); /* after a failure the rest only says "aborted" */
     pq->PQclear(*last);
@@ -396,22 +398,6 @@ static status pg_exec(struct db *base, const char *sql, struct error *err) {
     return st == ST_OK ? exec_one(db, sql, err) : st;
 }
 
-static status pg_begin(struct db *base, bool write, struct error *err) {
-    struct pg_db *db = (struct pg_db *)base;
-    if (db->link->ending != PG_NOT_ENDING) db->link = &db->links[db->link == db->links];
-    status st =
-        db->link->opened ? ST_OK : open_link(db, err); /* the second one, when it is needed */
-    if (st != ST_OK) return st;
-    if (pq->PQstatus(db->link->conn) != CONNECTION_OK)
-        return error_set(err, ST_RETRY, "could not run \"BEGIN\" on \"%s\": the connection is lost",
-                         db->label);
-    ASSERT(db->link->nsent == 0);
-    ASSERT(!db->link->copy);
-    db->link->begin_due = true;
-    db->link->begin_write = write;
-    return ST_OK;
-}
-
 static void pg_rollback(struct db *base) {
     struct pg_db *db = (struct pg_db *)base;
     struct error ignored = {0};
@@ -453,13 +439,6 @@ static status pg_commit(struct db *base, struct error *err) {
  * follows; that is looked after whenever rows are pushed, without waiting, and at the latest by
  * db_commit_wait(). */
 
-/* The one whose transaction ends, or NULL. */
-static struct pg_link *ending_link(struct pg_db *db) {
-    for (int i = 0; i < PG_LINKS; i++)
-        if (db->links[i].ending != PG_NOT_ENDING) return &db->links[i];
-    return NULL;
-}
-
 /* Whether an answer can be read without waiting; if the connection is lost, reading tells so. */
 static bool is_here(const struct pg_link *link) {
     return !pq->PQconsumeInput(link->conn) || !pq->PQisBusy(link->conn);
@@ -496,9 +475,56 @@ static void go_on_ending(struct pg_db *db, struct pg_link *link, bool wait) {
     db->link = open;
 }
 
+/* The one whose transaction ends, or NULL. */
+static struct pg_link *ending_link(struct pg_db *db) {
+    for (int i = 0; i < PG_LINKS; i++)
+        if (db->links[i].ending != PG_NOT_ENDING) return &db->links[i];
+    return NULL;
+}
+
+/* Goes over to the other connection, which is opened when it is needed. That takes its time: the
+ * commit under way does not wait for it. */
+static status use_other(struct pg_db *db, struct error *err) {
+    struct pg_link *ending = db->link;
+    struct pg_link *other = &db->links[ending == db->links];
+    if (pq->PQstatus(other->conn) != CONNECTION_OK) go_on_ending(db, ending, true);
+    db->link = other;
+    status st = pq->PQstatus(other->conn) == CONNECTION_OK ? ST_OK : open_link(db, err);
+    if (st != ST_OK) db->link = ending;
+    return st;
+}
+
+static status pg_begin(struct db *base, bool write, struct error *err) {
+    struct pg_db *db = (struct pg_db *)base;
+    if (db->link->ending != PG_NOT_ENDING) {
+        status st = use_other(db, err);
+        if (st != ST_OK) return st;
+    }
+    if (pq->PQstatus(db->link->conn) != CONNECTION_OK)
+        return error_set(err, ST_RETRY, "could not run \"BEGIN\" on \"%s\": the connection is lost",
+                         db->label);
+    ASSERT(db->link->nsent == 0);
+    ASSERT(!db->link->copy);
+    db->link->begin_due = true;
+    db->link->begin_write = write;
+    return ST_OK;
+}
+
 void pg_help_ending(struct pg_db *db) {
     struct pg_link *link = ending_link(db);
     if (link && link != db->link) go_on_ending(db, link, false);
+}
+
+void pg_wait_helping(struct pg_db *db) {
+    struct pg_link *link = ending_link(db);
+    if (!link || link == db->link) return;
+    while (link->ending == PG_ENDS_ANSWERS && pq->PQisBusy(db->link->conn)) {
+        struct pollfd fds[] = {{.fd = pq->PQsocket(db->link->conn), .events = POLLIN},
+                               {.fd = pq->PQsocket(link->conn), .events = POLLIN}};
+        (void)poll(fds, COUNT_OF(fds), -1);
+        if (!pq->PQconsumeInput(db->link->conn)) return; /* reading will tell */
+        go_on_ending(db, link, false);
+    }
 }
 
 static status pg_commit_send(struct db *base, struct error *err) {
@@ -528,6 +554,7 @@ static status pg_commit_wait(struct db *base, struct error *err) {
     go_on_ending(db, link, true);
     ASSERT(link->ending == PG_ENDED);
     link->ending = PG_NOT_ENDING;
+    if (!base->in_transaction) db->link = link; /* it has just been heard from */
     if (link->outcome != ST_OK) *err = link->why;
     return link->outcome;
 }
@@ -577,7 +604,7 @@ static void take_types(struct pg_stmt *st) {
     if (!changed) return;
     pg_query_init((struct pg_db *)st->base.db, &st->query, st->base.sql);
     for (int i = 0; i < PG_LINKS; i++)
-        st->query.prepared[i] = false;
+        st->query.prepared[i] = 0;
 }
 
 static status send_stmt(struct pg_stmt *st, PGresult **answer, struct error *err) {

@@ -285,6 +285,7 @@ static status ask_copy(struct pg_bulk *b, struct error *err) {
 static status read_copy(struct pg_db *db, bool *waits, int64_t *taken, struct error *err) {
     status st = ST_OK;
     *waits = false;
+    pg_wait_helping(db);
     for (PGresult *result; !*waits && (result = pq->PQgetResult(db->link->conn));) {
         ExecStatusType kind = pq->PQresultStatus(result);
         if (kind == PGRES_COPY_IN)
@@ -397,10 +398,20 @@ status pg_bulk_push(struct db_bulk *base, size_t coming, struct error *err) {
     return st;
 }
 
+/* All rows were pushed already. */
+static status end_pushed(struct pg_bulk *b, struct error *err) {
+    struct pg_db *db = (struct pg_db *)b->base.db;
+    if (db->link->copy != &b->base || db->link->copy_state == PG_COPY_ENDED) return ST_OK;
+    status st = db->link->copy_state == PG_COPY_ASKED ? open_copy(db, err) : ST_OK;
+    if (st == ST_OK) end_copy(db);
+    return st;
+}
+
 status pg_bulk_flush(struct db_bulk *base, struct error *err) {
     struct pg_bulk *b = (struct pg_bulk *)base;
     struct pg_db *db = (struct pg_db *)base->db;
     size_t rows = db_bulk_rows(base);
+    if (rows == 0) return end_pushed(b, err);
     if (is_open(b) || (base->spec.kind == DB_INSERT && rows >= COPY_ROWS_MIN)) {
         status st = copy_rows(b, err);
         if (st == ST_OK) end_copy(db);

@@ -36,8 +36,8 @@ enum { PG_LINKS = 2 };     /* connections: a commit may be under way on one of t
 /* One statement that the server keeps under a name. */
 struct pg_query {
     char name[16];
-    const char *sql;         /* borrowed from its owner */
-    bool prepared[PG_LINKS]; /* that session knows it, with these parameter types */
+    const char *sql;             /* borrowed from its owner */
+    unsigned prepared[PG_LINKS]; /* the session that knows it, with these parameter types; or 0 */
     int nparams;
     Oid types[DB_PARAMS_MAX]; /* 0: the server is to find out */
 };
@@ -53,9 +53,9 @@ struct pg_sent {
 
 /* One connection, and what is under way on it. */
 struct pg_link {
-    PGconn *conn; /* NULL: not opened yet, or lost */
-    bool opened;
-    bool begin_due; /* db_begin() was called; BEGIN goes with the first command */
+    PGconn *conn;     /* NULL: not opened yet, or lost */
+    unsigned session; /* counts from 1; 0: never opened */
+    bool begin_due;   /* db_begin() was called; BEGIN goes with the first command */
     bool begin_write;
     struct pg_sent sent[PG_SENT_MAX];
     int nsent;
@@ -75,9 +75,9 @@ struct pg_db {
     struct pg_link links[PG_LINKS];
     struct pg_link *link; /* of the transaction that is open, or comes next */
     char *url;            /* to open the second one; it may hold a password */
-    char *label;    /* host:port/database, for messages: never the URL, which may hold a password */
-    unsigned names; /* statements named so far */
-    char *bytes;    /* room for encoding; kept */
+    char *label; /* host:port/database, for messages: never the URL, which may hold a password */
+    unsigned names, sessions; /* so far */
+    char *bytes;              /* room for encoding; kept */
     size_t bytes_cap;
 };
 
@@ -137,8 +137,14 @@ status pg_bulk_push(struct db_bulk *base, size_t coming, struct error *err);
 MUST_CHECK status pg_copy_settle(struct pg_db *db, struct error *err);
 void pg_bulk_free(struct db_bulk *base);
 /* Whether the session in use knows the statement. */
-static inline bool *pg_prepared(const struct pg_db *db, struct pg_query *query) {
-    return &query->prepared[db->link - db->links];
+static inline bool pg_knows(const struct pg_db *db, const struct pg_query *query) {
+    return query->prepared[db->link - db->links] == db->link->session;
+}
+static inline void pg_set_known(const struct pg_db *db, struct pg_query *query, bool known) {
+    query->prepared[db->link - db->links] = known ? db->link->session : 0;
 }
 /* Looks, without waiting, whether the commit under way beside can go on. */
 void pg_help_ending(struct pg_db *db);
+/* The same for as long as there is nothing to read here. Before every wait for an answer: somebody
+ * may wait for the transaction that ends, and we for him. */
+void pg_wait_helping(struct pg_db *db);

@@ -280,6 +280,7 @@ static status accept(struct group *g, struct append_item *item, struct run_entry
                                    event_type_is_fact(e->type) ? 0 : entry->run.head.run_seq + 1};
     if (entry->run.head.last_seq >=
         rec.seq) { /* rows that the tenant's end does not know: somebody put them there */
+        if (g->beside) return group_moved(err); /* perhaps another node, just now */
         return error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "",
                         "run \"%.*s\" has events behind the newest of tenant \"%.*s\"",
                         STR_ARG(entry->run_id), STR_ARG(t->tenant_id));

@@ -18,7 +18,8 @@
 #include "ledger/impl.h"
 
 enum {
-    GROUP_TRIES_MAX = 5, /* nodes may pick one dictionary number; each loses once per row */
+    GROUP_TRIES_MAX = 5,  /* nodes may pick one dictionary number; each loses once per row */
+    RUNS_BESIDE_MAX = 16, /* replayed for a group that is made beside a commit */
     /* How long no group is made beside a commit: */
     PAUSE_GROUPS = 8,          /* after one that could not be, */
     PAUSE_MOVED_MS = 1000,     /* after another node has written to the tenant, */
@@ -157,16 +158,21 @@ static status lock_and_load(struct ledger *l, struct append_request *const *reqs
     struct tenant *last = NULL;
     bool moved = false;
     status st = nodes_lock_tenants(l, reqs, n, &last, err);
-    if (st == ST_OK) st = runs_load(l, reqs, n, err);
+    if (st == ST_OK) st = runs_load(l, reqs, n, SIZE_MAX, err);
     if (st == ST_OK) st = nodes_locked(l, last, &moved, err);
-    return st == ST_OK && moved ? runs_load(l, reqs, n, err) : st;
+    return st == ST_OK && moved ? runs_load(l, reqs, n, SIZE_MAX, err) : st;
 }
 
-/* Of runs that are not in memory, which the commit under way therefore did not write to. */
+status group_moved(struct error *err) {
+    return error_set(err, ST_CONFLICT, "another node has written to the tenant");
+}
+
+/* Of runs that are not in memory, which the commit under way therefore did not write to. If there
+ * are many to replay, those who wait for that commit would wait for them, too. */
 static status load_beside(struct ledger *l, struct append_request *const *reqs, size_t n,
                           struct error *err) {
     db_beside(l->db, true);
-    status st = runs_load(l, reqs, n, err);
+    status st = runs_load(l, reqs, n, RUNS_BESIDE_MAX, err);
     db_beside(l->db, false);
     return st;
 }
@@ -313,11 +319,15 @@ static void settle_now(struct ledger *l) {
 }
 
 /* The staged group has failed. */
-static void unstage(struct ledger *l) {
+static status unstage(struct ledger *l, struct error *err) {
     settle_now(l); /* before its runs go */
     forget(l);
     l->broken = true;
     l->is_staged = false;
+    if (l->staged.beside)
+        LOG(LOG_WARN, "a group failed beside a commit, and is done again alone",
+            LOG_S("error", str_c(err->msg)));
+    return error_wrap(err, "could not append");
 }
 
 /* It only was not the time for the staged group: memory is put back as it was before. */
@@ -336,21 +346,24 @@ status ledger_stage(struct ledger *l, struct append_request *const *reqs, size_t
     ASSERT(!l->checkpoint);
     struct tenant *beside = l->is_under_way ? may_go_beside(l, reqs, n) : NULL;
     if (count_items(reqs, n) == 0 || l->lot_is_full || (l->is_under_way && !beside))
-        return error_set(err, ST_RETRY, "this group is to go alone");
+        return error_set(err, ST_CONFLICT, "this group is to go alone");
     status st = l->is_under_way ? ST_OK : ledger_usable(l, err);
     if (st != ST_OK) return st;
     *err = (struct error){0};
     if (!beside) cache_trim(&l->cache);
     l->is_staged = true;
     st = group_make(l, reqs, n, beside, &l->staged, err);
-    bool begun = db_in_transaction(l->db);
     if (st == ST_OK) return ST_OK;
-    if (beside && !begun) pause_for(l, PAUSE_UNOPENED_MS);
-    if (beside && (!begun || db_was_too_early(l->db)))
-        take_off_stage(l);
-    else
-        unstage(l);
-    return st;
+    bool begun = db_in_transaction(l->db);
+    if (!beside || (begun && st != ST_CONFLICT && !db_was_too_early(l->db))) return unstage(l, err);
+    if (!begun) {
+        pause_for(l, PAUSE_UNOPENED_MS);
+        LOG(LOG_WARN, "no second connection to the database: no commits overlap for a minute",
+            LOG_S("error", str_c(err->msg)));
+    }
+    if (st == ST_CONFLICT) pause_for(l, PAUSE_MOVED_MS);
+    take_off_stage(l);
+    return ST_CONFLICT;
 }
 
 status ledger_settle(struct ledger *l, struct error *err) {
@@ -362,35 +375,28 @@ status ledger_settle(struct ledger *l, struct error *err) {
     return error_wrap(err, "could not append");
 }
 
-/* The tenant's turn. *moved: another node had it since the commit that the group was made beside.
- */
-static status take_turn(struct ledger *l, const struct group *g, bool *moved, struct error *err) {
+/* The tenant's turn, unless another node had it since the commit that the group was made beside:
+ * then its sequence number differs, or the rows have met that node's rows on their way. */
+static status take_turn(struct ledger *l, const struct group *g, struct error *err) {
     bool same = true;
-    status st = ST_OK;
-    if (g->beside)
-        st = nodes_take_turn(l, g->beside, g->beside->seq - (int64_t)g->count, &same, err);
-    *moved = st == ST_OK && !same;
-    return *moved ? error_set(err, ST_RETRY, "another node has written to the tenant") : st;
+    status st = nodes_take_turn(l, g->beside, g->beside->seq - (int64_t)g->count, &same, err);
+    return st == ST_OK && !same ? group_moved(err) : st;
 }
 
 status ledger_finish(struct ledger *l, struct error *err) {
     ASSERT(!l->is_under_way);
     struct group *g = &l->staged;
     *err = (struct error){0};
-    if (!l->is_staged) return error_set(err, ST_RETRY, "no group is staged any more");
-    bool moved = false;
-    status st = take_turn(l, g, &moved, err);
-    if (moved) {
+    if (!l->is_staged) return error_set(err, ST_CONFLICT, "no group is staged any more");
+    status st = g->beside ? take_turn(l, g, err) : ST_OK;
+    if (st == ST_CONFLICT) {
         take_off_stage(l);
         pause_for(l, PAUSE_MOVED_MS);
         return st;
     }
     if (st == ST_OK) st = write_group(g, err);
     if (st == ST_OK) st = db_commit_send(l->db, err);
-    if (st != ST_OK) {
-        unstage(l);
-        return st;
-    }
+    if (st != ST_OK) return unstage(l, err);
     struct arena free = l->kept;
     l->kept = l->scratch; /* its rows live there */
     l->scratch = free;

@@ -135,6 +135,7 @@ MUST_CHECK status group_take(struct group *g, struct append_request *req, struct
 MUST_CHECK status group_send_rows(struct group *g, struct error *err);
 /* Puts the runs and tenants in memory back to what they were before the group. */
 void group_undo(struct group *g);
+status group_moved(struct error *err); /* ST_CONFLICT: not beside a commit, but alone */
 
 /* ---- the handle ---- */
 
@@ -159,7 +160,7 @@ struct ledger {
     int64_t next_run_no, last_run_no; /* numbers reserved and not used yet */
     int64_t rejections; /* rows in ledger_rejection: no accepted event looks there if it is empty */
     struct db_bulk *ins_event, *ins_run, *ins_state, *upd_state, *ins_step, *upd_step, *ins_alert;
-    struct db_bulk *ins_lease, *upd_lease, *del_lease, *ins_receipt, *ins_audit, *upd_tenant;
+    struct db_bulk *ins_lease, *upd_lease, *del_lease, *ins_receipt, *ins_audit, *upd_tenant, *ins_lot;
     const struct checkpoint *checkpoint; /* to be stored with the group's event, or NULL */
     struct group staged, under_way;      /* the group being made; the one whose commit was sent */
     bool is_staged, is_under_way;
@@ -199,9 +200,10 @@ enum { EVENT_ROW_HASH = 17, EVENT_ROW_COUNT = 18 };
 void event_row_read(struct db_stmt *st, struct event_row *row);
 
 status ledger_no_memory(struct error *err); /* ST_RETRY */
-/* Loads every run of the group that the cache lacks. */
+/* Loads every run of the group that the cache lacks; ST_CONFLICT, and none, if more than `most` of
+ * them exist. */
 MUST_CHECK status runs_load(struct ledger *l, struct append_request *const *reqs, size_t n,
-                            struct error *err);
+                            size_t most, struct error *err);
 MUST_CHECK status entry_texts(struct run_entry *e, str project_id, str environment_id, str plan_id,
                               str plan_version, struct error *err);
 /* Fills *why with the refusal of an event that the tables forbid: the first one, if it was refused

@@ -132,7 +132,8 @@ MUST_CHECK status ledger_append(struct ledger *ledger, struct append_request *co
  * ledger_settle() waits for that one (ST_OK also if there is none) and returns as ledger_append()
  * would have. If it fails, the staged group is gone, too. ledger_finish() then sends the staged
  * group on its way; its outcome is what the next ledger_settle() says. A stage or a finish that
- * fails has stored nothing, and the group can be given to ledger_append() once all is settled. */
+ * fails has stored nothing; with ST_CONFLICT it only was not the time for it, and the group is to be
+ * given to ledger_append() once all is settled. */
 bool ledger_overlaps(const struct ledger *ledger);
 MUST_CHECK status ledger_stage(struct ledger *ledger, struct append_request *const *requests,
                                size_t count, struct error *err);

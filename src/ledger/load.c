@@ -99,7 +99,7 @@ static status find_runs(struct ledger *l, str ids, struct run_entry **found, siz
 
 /* Loads every run of the group that the cache lacks: one look-up for all, then a replay for each
  * that exists. */
-status runs_load(struct ledger *l, struct append_request *const *reqs, size_t n,
+status runs_load(struct ledger *l, struct append_request *const *reqs, size_t n, size_t most,
                  struct error *err) {
     struct buf ids;
     buf_init(&ids, (size_t)GROUP_EVENTS_MAX * (ID_BYTES_MAX * 6 + 3) + 2);
@@ -114,6 +114,11 @@ status runs_load(struct ledger *l, struct append_request *const *reqs, size_t n,
         goto out;
     }
     st = find_runs(l, buf_str(&ids), found, &count, err);
+    if (st == ST_OK && count > most) {
+        for (size_t i = 0; i < count; i++)
+            cache_drop(&l->cache, found[i]);
+        st = error_set(err, ST_CONFLICT, "%zu runs are to be read first", count);
+    }
     for (size_t i = 0; i < count && st == ST_OK; i++)
         st = entry_replay(l, found[i], err);
 out:

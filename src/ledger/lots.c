@@ -45,12 +45,12 @@ static struct lot_item entry_get(const uint8_t *p) {
 
 /* ---- the lot that is being filled ---- */
 
-/* Ids without a gap, from the first of a lot on. A group may end in the next lot: it is sealed
- * right after. */
+/* Ids without a gap, from the first of a lot on. A group may end in the next lot, and one more may
+ * be on its way by then (group.c): it is sealed right after. */
 struct lot_ids {
     int64_t first; /* the sequence number of id8[0] */
     size_t count;
-    uint64_t id8[LOT_EVENTS + GROUP_EVENTS_MAX];
+    uint64_t id8[LOT_EVENTS + 2 * GROUP_EVENTS_MAX];
 };
 
 static int64_t first_of_lot(int64_t lot) { return lot == 0 ? 1 : lot << LOT_BITS; }
@@ -114,10 +114,6 @@ static status read_lot(struct ledger *l, int64_t lot, struct lot_item *items, si
     return st;
 }
 
-static const struct db_col lot_cols[] = {{"lot", DB_INT}, {"bucket", DB_INT}, {"ids", DB_BLOB}};
-static const struct db_bulk_spec lot_spec = {"state_lot", DB_INSERT, lot_cols, COUNT_OF(lot_cols),
-                                             0};
-
 /* What the lot's rows must hold: buckets[i] is `ids` of bucket i. Lives in the scratch arena. The
  * tenant lends what it remembers; NULL: the events are read. */
 static status make_lot(struct ledger *l, int64_t lot, struct tenant *t, str buckets[LOT_BUCKETS],
@@ -146,10 +142,9 @@ static status make_lot(struct ledger *l, int64_t lot, struct tenant *t, str buck
 /* Inside a transaction. */
 static status write_lot(struct ledger *l, int64_t lot, struct tenant *t, struct error *err) {
     struct arena_mark mark = arena_mark(&l->scratch);
-    struct db_bulk *bulk = NULL;
+    struct db_bulk *bulk = l->ins_lot;
     str buckets[LOT_BUCKETS] = {STR_NONE};
-    status st = db_bulk_open(l->db, &lot_spec, &bulk, err);
-    if (st == ST_OK) st = make_lot(l, lot, t, buckets, err);
+    status st = make_lot(l, lot, t, buckets, err);
     for (int64_t i = 0; st == ST_OK && i < LOT_BUCKETS; i++) {
         db_bulk_int(bulk, lot);
         db_bulk_int(bulk, i);

@@ -37,6 +37,8 @@ static const struct db_col audit_cols[] = {
 static const struct db_col tenant_cols[] = {
     {"tenant_no", DB_INT}, {"seq", DB_INT}, {"head", DB_BLOB}, {"persisted_us", DB_INT}};
 
+static const struct db_col lot_cols[] = {{"lot", DB_INT}, {"bucket", DB_INT}, {"ids", DB_BLOB}};
+
 #define SPEC(table, kind, cols, keys) {table, kind, cols, COUNT_OF(cols), keys}
 static const struct db_bulk_spec specs[] = {
     SPEC("ledger_event", DB_INSERT, event_cols, 0), SPEC("ledger_run", DB_INSERT, run_cols, 0),
@@ -45,14 +47,14 @@ static const struct db_bulk_spec specs[] = {
     SPEC("state_alert", DB_INSERT, alert_cols, 0),  SPEC("lease_run", DB_INSERT, lease_cols, 0),
     {"lease_run", DB_UPDATE, lease_cols, LEASE_MOVE_COLS, 1}, {"lease_run", DB_DELETE, lease_cols, 1, 1},
     SPEC("api_receipt", DB_INSERT, receipt_cols, 0), SPEC("ledger_audit", DB_INSERT, audit_cols, 0),
-    SPEC("ledger_tenant", DB_UPDATE, tenant_cols, 1)};
+    SPEC("ledger_tenant", DB_UPDATE, tenant_cols, 1), SPEC("state_lot", DB_INSERT, lot_cols, 0)};
 /* clang-format on */
 
 status project_open(struct ledger *l, struct error *err) {
     struct db_bulk **slots[] = {&l->ins_event, &l->ins_run,   &l->ins_state,   &l->upd_state,
                                 &l->ins_step,  &l->upd_step,  &l->ins_alert,   &l->ins_lease,
                                 &l->upd_lease, &l->del_lease, &l->ins_receipt, &l->ins_audit,
-                                &l->upd_tenant};
+                                &l->upd_tenant, &l->ins_lot};
     static_assert(COUNT_OF(slots) == COUNT_OF(specs), "a slot for each spec");
     for (size_t i = 0; i < COUNT_OF(specs); i++) {
         status st = db_bulk_open(l->db, &specs[i], slots[i], err);

@@ -77,16 +77,20 @@ static bool commit(struct writer *w, struct writer_call **calls, size_t n, size_
     int64_t start = clock_mono_ns();
     take_requests(calls, n, requests);
     bool large = items >= OVERLAP_EVENTS_MIN && ledger_overlaps(w->ledger);
-    bool staged = large && ledger_stage(w->ledger, requests, n, &err) == ST_OK;
+    bool beside = w->under_way > 0;
+    status st = large ? ledger_stage(w->ledger, requests, n, &err) : ST_CONFLICT;
     if (!settle(w)) return false;
-    if (staged && ledger_finish(w->ledger, &err) == ST_OK) {
+    if (st == ST_OK) st = ledger_finish(w->ledger, &err);
+    if (st == ST_OK) {
         memcpy(w->calls, calls, n * sizeof(struct writer_call *));
         w->under_way = n;
         w->started_ns = start;
         return true;
     }
-    err = (struct error){0};
-    status st = ledger_append(w->ledger, requests, n, &err);
+    if (st == ST_CONFLICT || beside) { /* what fails alone fails */
+        err = (struct error){0};
+        st = ledger_append(w->ledger, requests, n, &err);
+    }
     finished(w, calls, n, start, st, &err);
     return true;
 }
@@ -171,8 +175,9 @@ static void register_metrics(struct writer *w, struct metrics *m) {
     w->commits = metrics_counter(m, "cairn_ledger_commits_total", "Group commits tried.", "");
     w->failures =
         metrics_counter(m, "cairn_ledger_commit_failures_total", "Group commits that failed.", "");
-    w->seconds = metrics_histogram(m, "cairn_ledger_commit_seconds", "Time of one group commit.",
-                                   bounds, COUNT_OF(bounds));
+    w->seconds = metrics_histogram(m, "cairn_ledger_commit_seconds",
+                                   "Time of one group, from its taking to its answer.", bounds,
+                                   COUNT_OF(bounds));
 }
 
 status writer_open(struct ledger *ledger, struct metrics *metrics, struct writer **out,

@@ -307,7 +307,7 @@ TEST(overlap_lets_another_node_in_between) {
     const char *waits = "SELECT COUNT(*) FROM pg_locks WHERE NOT granted";
     while (canon_int(&c, waits) == 0) /* it holds the tenant, and wants our sequence number */
         sched_yield();
-    CHECK(ledger_finish(c.ledger, &err) == ST_RETRY && strstr(err.msg, "another node"), "%s",
+    CHECK(ledger_finish(c.ledger, &err) == ST_CONFLICT && strstr(err.msg, "another node"), "%s",
           err.msg);
     pthread_join(thread, NULL);
     CHECK(other.st == ST_OK, "%s", other.err.msg);
