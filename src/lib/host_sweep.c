@@ -119,7 +119,8 @@ static void *thread_main(void *context) {
         if (!remove_ended(s, atomic_load(&s->stop) ? SWEEP_CLOSE_MAX : SWEEP_ENDED_MAX))
             next_us = 0;
     }
-    (void)remove_ended(s, SWEEP_CLOSE_MAX); /* what was told since */
+    (void)remove_ended(s, SWEEP_CLOSE_MAX); /* what was told since, */
+    sweep_left(s->sweep);                   /* and what the stop cut short */
     return NULL;
 }
 

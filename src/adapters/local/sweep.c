@@ -333,6 +333,16 @@ bool sweep_run(struct sweep *s, str run_id, bool remove) {
     return whole;
 }
 
+void sweep_left(struct sweep *s) {
+    char name[GONE_NAME_MAX];
+    if (!s->work || !s->left[0]) return;
+    snprintf(name, sizeof(name), "%s", s->left);
+    s->cost = 0;
+    s->heedless = true;
+    remove_gone(s, name);
+    s->heedless = false;
+}
+
 status sweep_open(const struct sweep_options *options, struct sweep **out, struct error *err) {
     struct sweep *s = mem_alloc(sizeof(*s));
     size_t size = options->data_dir.len + sizeof("/work");

@@ -44,3 +44,5 @@ bool sweep_slice(struct sweep *s, int64_t now_us, struct sweep_count *count);
 /* The workspace of a run that is over is gone at once, and if `remove`, so are its bytes, unless
  * they are too many for a slice. false: a pass has to remove them. Heeds no wish to stop. */
 bool sweep_run(struct sweep *s, str run_id, bool remove);
+/* Goes on with what a stop cut short, for one slice at most. */
+void sweep_left(struct sweep *s);

@@ -258,6 +258,31 @@ TEST(sweep_stops_when_told_and_takes_one_run) {
     sweep_close(s);
 }
 
+/* Told to stop in the middle of a workspace: what is left of it is still removed at the end. */
+TEST(sweep_ends_what_a_stop_cut_short) {
+    static atomic_bool stop;
+    struct sweep_count count;
+    char name[64];
+    const char *dir = work_in(test_dir());
+    stop = false;
+    make_workspace(dir, "work/over-9", 9);
+    for (int i = 0; i < SWEEP_SLICE_COST; i++) {
+        snprintf(name, sizeof(name), "work/over-9/%d", i);
+        put_file(dir, name, STR("x"));
+    }
+    set_age(dir, "work/over-9", 9);
+    struct sweep *s = open_at(dir, DAY_US, &stop);
+    sweep_left(s); /* nothing */
+    CHECK(!sweep_slice(s, NOW_US, &count) && !there(dir, "work/over-9"));
+    stop = true;
+    CHECK(!sweep_slice(s, NOW_US, &count) && entries(in(dir, "work")) == 1);
+    sweep_left(s);
+    sweep_left(s);
+    sweep_left(s);
+    CHECK(entries(in(dir, "work")) == 0);
+    sweep_close(s);
+}
+
 enum { MOUNT_REFUSED = 77 };
 
 /* In a process with mounts of its own, which end with it. */
