@@ -231,6 +231,12 @@ str test_db_url(const char *kind) {
     return str_c(path);
 }
 
+str test_postgres(void) {
+    str url = test_db_url("postgres");
+    if (url.ptr == NULL) test_skip("no PostgreSQL server: CAIRN_TEST_POSTGRES is not set");
+    return url;
+}
+
 /* One test, under cmocka. */
 
 static const char *told_to_fail; /* NAME of --fail, for testing those who read the results */
@@ -248,9 +254,7 @@ static void run_one(void **state) {
         test->func();
         return;
     }
-    str url = test_db_url(test->kind == KIND_SQLITE ? "sqlite" : "postgres");
-    if (url.ptr == NULL) test_skip("no PostgreSQL server: CAIRN_TEST_POSTGRES is not set");
-    test->db_func(url);
+    test->db_func(test->kind == KIND_SQLITE ? test_db_url("sqlite") : test_postgres());
 }
 
 static int give_back(void **state) {

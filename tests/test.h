@@ -39,3 +39,5 @@ _Noreturn void test_skip(const char *why);
 const char *test_dir(void);
 /* A fresh, empty database of the kind named "sqlite" or "postgres", dropped when the test ends; STR_NONE without a server. */
 str test_db_url(const char *kind);
+/* The same of PostgreSQL, for a test that is about it alone: skipped without a server. */
+str test_postgres(void);

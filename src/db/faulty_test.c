@@ -399,8 +399,7 @@ static void lose(str url, enum moment moment, int when) {
 }
 
 TEST(postgres_lost_connection_means_retry) {
-    str url = test_db_url("postgres");
-    if (!url.ptr) test_skip("no PostgreSQL server: CAIRN_TEST_POSTGRES is not set");
+    str url = test_postgres();
     make_items(url);
     struct db *other = open_db(url, DB_READ_ONLY);
     for (int when = 0; when < 3; when++) {

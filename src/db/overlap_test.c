@@ -27,12 +27,6 @@ static void overlap_close(struct overlap *o) {
     db_close(o->reader);
 }
 
-static str server(void) {
-    str url = test_db_url("postgres");
-    if (!url.ptr) test_skip("no PostgreSQL server: CAIRN_TEST_POSTGRES is not set");
-    return url;
-}
-
 static void put(struct db_bulk *b, int64_t from, int64_t to, const char *text) {
     for (int64_t i = from; i < to; i++) {
         db_bulk_int(b, i);
@@ -52,7 +46,7 @@ TEST(overlap_is_not_for_sqlite) {
  * updated is what the group before inserted. */
 TEST(overlap_commits_one_after_the_other) {
     static const int64_t sizes[] = {1, 2, 40, 128, 600, 3};
-    struct overlap o = overlap_open(server());
+    struct overlap o = overlap_open(test_postgres());
     int64_t rows = 0;
     int64_t last = 0;
     CHECK(db_can_overlap(o.db));
@@ -78,7 +72,7 @@ TEST(overlap_commits_one_after_the_other) {
 
 /* What the commit under way could change must not be asked; what it cannot, may be. */
 TEST(overlap_refuses_questions_that_come_too_early) {
-    struct overlap o = overlap_open(server());
+    struct overlap o = overlap_open(test_postgres());
     OK(db_begin(o.db, true, &err));
     put(o.insert, 0, 10, "a");
     OK(db_bulk_flush(o.insert, &err));
@@ -121,7 +115,7 @@ TEST(overlap_refuses_questions_that_come_too_early) {
 
 /* A failure that shows only in the answers: the transaction is not committed, the next one is. */
 TEST(overlap_tells_what_failed) {
-    struct overlap o = overlap_open(server());
+    struct overlap o = overlap_open(test_postgres());
     OK(db_begin(o.db, true, &err));
     put(o.insert, 0, 5, "a");
     OK(db_bulk_flush(o.insert, &err));
@@ -155,7 +149,7 @@ TEST(overlap_tells_what_failed) {
 
 /* The connection of the commit is cut: its outcome is not known, and so it is told. */
 TEST(overlap_tells_when_the_outcome_is_unknown) {
-    struct overlap o = overlap_open(server());
+    struct overlap o = overlap_open(test_postgres());
     OK(db_begin(o.db, true, &err));
     int64_t pid = one_int(o.db, "SELECT pg_backend_pid()");
     put(o.insert, 0, 5, "a");
@@ -181,7 +175,7 @@ TEST(overlap_tells_when_the_outcome_is_unknown) {
 /* While we wait for an answer on one connection, the commit on the other must not wait for us:
  * whom we wait for may be waiting for that commit. */
 TEST(overlap_commits_while_we_wait_for_something_else) {
-    struct overlap o = overlap_open(server());
+    struct overlap o = overlap_open(test_postgres());
     OK(db_begin(o.db, true, &err));
     put(o.insert, 0, 5, "a");
     OK(db_bulk_flush(o.insert, &err));
@@ -219,7 +213,7 @@ static const char *url_of(str url, const char *user, const char *password) {
 /* A server that gives us no second connection: what was under way ends well, and the next
  * transaction goes on over the first. */
 TEST(overlap_goes_on_without_a_second_connection) {
-    str url = server();
+    str url = test_postgres();
     struct db *admin = open_db(url, DB_WRITE);
     OK(db_exec(admin,
                "DROP ROLE IF EXISTS cairn_only_one;"
@@ -266,7 +260,7 @@ static int64_t backend(struct db *db) {
 /* One of two connections is lost while nobody uses it. The first who does is told; then it is
  * opened again, and learns its statements again. */
 TEST(overlap_opens_a_lost_connection_again) {
-    struct overlap o = overlap_open(server());
+    struct overlap o = overlap_open(test_postgres());
     int64_t rows = 0;
     for (int round = 0; round < 3; round++) {
         OK(db_begin(o.db, true, &err));

@@ -594,8 +594,7 @@ static void end_sessions(str url) {
 }
 
 TEST(cairn_store_connects_again) {
-    str url = test_db_url("postgres");
-    if (url.ptr == NULL) test_skip("no PostgreSQL server: CAIRN_TEST_POSTGRES is not set");
+    str url = test_postgres();
     cairn_store *store = open_store(url);
     cairn_producer *p = NULL;
     cairn_run run;

@@ -224,8 +224,7 @@ TEST(archive_while_another_node_appends) {
     static struct node busy;
     struct canon c;
     struct canon reader;
-    str url = test_db_url("postgres");
-    if (!url.ptr) test_skip("no PostgreSQL server: CAIRN_TEST_POSTGRES is not set");
+    str url = test_postgres();
     busy = (struct node){.rounds = canon_scaled(ROUNDS, 30)};
     canon_open(&c, url);
     canon_open(&busy.c, url);

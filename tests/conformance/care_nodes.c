@@ -5,12 +5,6 @@
 
 #include "conformance/canon_helper.h"
 
-static str server(void) {
-    str url = test_db_url("postgres");
-    if (!url.ptr) test_skip("no PostgreSQL server: CAIRN_TEST_POSTGRES is not set");
-    return url;
-}
-
 static struct append_item in_tenant(struct append_item item, const char *tenant) {
     item.event.tenant_id = str_c(tenant);
     canon_rekey(&item);
@@ -94,7 +88,7 @@ static void check_contiguous(struct canon *c) {
  * twice, a clean history. */
 TEST(care_two_nodes_append_to_the_same_runs) {
     static struct node nodes[NODES];
-    str url = server();
+    str url = test_postgres();
     for (int i = 0; i < NODES; i++) {
         nodes[i] = (struct node){.number = i, .rounds = canon_scaled(ROUNDS, 20)};
         canon_open(&nodes[i].c, url);
@@ -126,7 +120,7 @@ TEST(care_a_node_rebuilds_while_another_appends) {
     static struct node busy;
     struct canon c;
     struct error err = {0};
-    str url = server();
+    str url = test_postgres();
     busy = (struct node){.rounds = canon_scaled(ROUNDS, 20)};
     canon_open(&busy.c, url);
     make_items(&busy);
@@ -149,7 +143,7 @@ TEST(care_a_node_rebuilds_while_another_appends) {
 TEST(care_a_node_notices_what_another_wrote) {
     struct canon a;
     struct canon b;
-    str url = server();
+    str url = test_postgres();
     canon_open(&a, url);
     canon_open(&b, url);
     canon_put(&a, canon_event("RunStarted", "r1", NULL, 1));
@@ -170,7 +164,7 @@ TEST(care_a_node_notices_what_another_wrote) {
 TEST(care_a_node_forgets_a_run_met_through_another_tenant) {
     struct canon a;
     struct canon b;
-    str url = server();
+    str url = test_postgres();
     canon_open(&b, url);
     canon_put(&b, canon_event("RunStarted", "r1", NULL, 1));
     canon_open(&a, url);
@@ -196,7 +190,7 @@ static void *open_only(void *arg) {
 TEST(care_two_nodes_make_one_ledger) {
     struct canon nodes[2];
     pthread_t threads[2];
-    str url = server();
+    str url = test_postgres();
     for (int i = 0; i < 2; i++) {
         nodes[i] = (struct canon){.url = url};
         arena_init(&nodes[i].arena, 4096, SIZE_MAX);

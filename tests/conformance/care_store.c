@@ -182,8 +182,7 @@ TEST(care_backup_is_verified_before_it_gets_its_name) {
 TEST(care_backup_is_for_sqlite) {
     struct canon c;
     struct error err = {0};
-    str url = test_db_url("postgres");
-    if (!url.ptr) test_skip("no PostgreSQL server: CAIRN_TEST_POSTGRES is not set");
+    str url = test_postgres();
     canon_open(&c, url);
     CHECK(ledger_backup(c.ledger, str_c(canon_fmt("%s/copy.db", test_dir())), &err) == ST_INVALID);
     canon_close(&c);

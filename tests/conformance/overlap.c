@@ -8,12 +8,6 @@
 #include "conformance/canon_helper.h"
 #include "ledger/writer.h"
 
-static str server(void) {
-    str url = test_db_url("postgres");
-    if (!url.ptr) test_skip("no PostgreSQL server: CAIRN_TEST_POSTGRES is not set");
-    return url;
-}
-
 enum { EVENTS = 12, RUNS = 3 };
 
 struct batch {
@@ -55,7 +49,7 @@ TEST(overlap_groups_are_stored_in_order) {
     struct canon reader;
     struct error err = {0};
     int rounds = canon_scaled(60, 12);
-    canon_open(&c, server());
+    canon_open(&c, test_postgres());
     canon_open_reader(&reader, c.url);
     CHECK(ledger_overlaps(c.ledger));
     for (int i = 0; i < rounds; i++) {
@@ -81,7 +75,7 @@ TEST(overlap_takes_back_what_cannot_go_beside_a_commit) {
     static struct batch next;
     struct canon c;
     struct error err = {0};
-    canon_open_as(&c, server(), LEDGER_REJECT);
+    canon_open_as(&c, test_postgres(), LEDGER_REJECT);
     batch_make(&before, &c, "old", 0);
     canon_batch(&c, before.items, EVENTS, false, before.results);
     for (int kind = 0; kind < 5; kind++) {
@@ -170,7 +164,7 @@ static bool fails_at(struct canon *c, struct canon *reader, enum fault fault, in
 TEST(overlap_survives_every_failing_call_and_allocation) {
     struct canon c;
     struct canon reader;
-    str url = server();
+    str url = test_postgres();
     canon_open(&c, url);
     canon_open_reader(&reader, url);
     canon_put(&c, canon_event("RunStarted", "known", NULL, 1)); /* its tenant and plan are theirs */
@@ -252,7 +246,7 @@ static bool stream_fails_at(str url, struct canon *reader, int64_t n) {
 TEST(overlap_stops_the_stream_of_a_failed_call) {
     struct canon c;
     struct canon reader;
-    str url = server();
+    str url = test_postgres();
     log_setup(2, false, LOG_OFF);
     canon_open(&c, url);
     canon_open_reader(&reader, url);
@@ -293,7 +287,7 @@ TEST(overlap_lets_another_node_in_between) {
     struct canon c;
     struct error err = {0};
     pthread_t thread;
-    canon_open(&c, server());
+    canon_open(&c, test_postgres());
     canon_open(&other.c, c.url);
     batch_make(&b[0], &c, "a", 0);
     batch_make(&b[1], &c, "a", 1);
@@ -382,7 +376,7 @@ static void flood_open(struct flood *f, int number, str url) {
 TEST(overlap_two_nodes_flood_one_tenant) {
     static struct flood floods[2];
     struct canon c;
-    canon_open(&c, server());
+    canon_open(&c, test_postgres());
     for (int i = 0; i < 2; i++)
         flood_open(&floods[i], i, c.url);
     for (int i = 0; i < 2; i++)

@@ -452,8 +452,7 @@ TEST_DB(model_and_ledger_agree_on_random_programs) {
 /* The same with commits that overlap. The two nodes take turns when nothing is under way: in one
  * thread, one would wait for the other for ever. */
 TEST(model_and_overlapping_commits_agree_on_random_programs) {
-    str url = test_db_url("postgres");
-    if (!url.ptr) test_skip("no PostgreSQL server: CAIRN_TEST_POSTGRES is not set");
+    str url = test_postgres();
     struct bench b = bench_for(url);
     int64_t count = scaled(PROGRAMS_OVERLAP);
     b.overlap = true;
