@@ -12,6 +12,7 @@ stop_all() { # what the test started; by id, never by name
 # start_server [ARGS...]: on any free port of this machine; sets server (its URL) and server_pid. It ends with the test.
 start_server() {
     trap stop_all EXIT
+    : >serve.err # now: what the server before it said must not pass for its own words
     r_exec serve --listen 127.0.0.1:0 "$@" 2>serve.err &
     server_pid=$!
     pids+=("$server_pid")
