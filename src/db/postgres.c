@@ -1,4 +1,4 @@
-/* db/postgres.c: the PostgreSQL driver, on libpq: connection, transactions and statements.
+/* db/postgres.c: the PostgreSQL driver, on libpq: connection and statements.
  *
  * Round trips are what a small commit pays for, so commands are sent in libpq's pipeline mode and
  * their answers are read when somebody needs one: BEGIN travels with the first command of the
@@ -66,7 +66,7 @@ status pg_failed(const struct pg_db *db, const char *verb, const char *what, con
                      verb, db_sql_shown(what), what, db->label, len, why);
 }
 
-static bool is_good(const PGresult *result) {
+bool pg_is_good(const PGresult *result) {
     ExecStatusType kind = pq->PQresultStatus(result);
     return kind == PGRES_COMMAND_OK || kind == PGRES_TUPLES_OK;
 }
@@ -143,13 +143,13 @@ static status set_session(struct pg_db *db, struct error *err) {
     buf_put_char(&b, '\0');
     ASSERT(!b.full);
     PGresult *result = pq->PQexec(db->link->conn, sql);
-    status st = is_good(result) ? ST_OK : pg_failed(db, "run", sql, result, err);
+    status st = pg_is_good(result) ? ST_OK : pg_failed(db, "run", sql, result, err);
     pq->PQclear(result);
     return st;
 }
 
 /* Opens the connection that db->link is; a new session knows no statement. */
-static status open_link(struct pg_db *db, struct error *err) {
+status pg_open_link(struct pg_db *db, struct error *err) {
     pq->PQfinish(db->link->conn);
     status st = connect_to(db, err);
     if (st == ST_OK) st = set_session(db, err);
@@ -187,7 +187,7 @@ status postgres_open(str url, enum db_mode mode, struct db **out, struct error *
     } else {
         st = error_set(err, ST_RETRY, "could not open database: out of memory");
     }
-    if (st == ST_OK) st = open_link(db, err);
+    if (st == ST_OK) st = pg_open_link(db, err);
     if (st == ST_OK)
         *out = &db->base;
     else
@@ -260,7 +260,7 @@ static int send_all(struct pg_db *db, struct pg_query *query, const char *const 
 
 /* A connection that is out of step cannot be waited on: the server may be waiting for us. libpq
  * answers for a NULL connection with failures, so everything that follows fails, too. */
-static status give_up(struct pg_db *db, const char *verb, const char *what, struct error *err) {
+status pg_give_up(struct pg_db *db, const char *verb, const char *what, struct error *err) {
     status st = pg_failed(db, verb, what, NULL, err);
     pq->PQfinish(db->link->conn);
     db->link->conn = NULL;
@@ -277,7 +277,7 @@ status pg_send(struct pg_db *db, struct pg_query *query, const char *const *valu
     status st = settle ? pg_settle(db, NULL, err) : ST_OK;
     if (st != ST_OK) return st;
     if (send_all(db, query, values, lengths, what)) return ST_OK;
-    return give_up(db, "send", query->sql, err); /* a part of it may be on its way */
+    return pg_give_up(db, "send", query->sql, err); /* a part of it may be on its way */
 }
 
 static status check_bulk(const struct pg_db *db, const struct pg_sent *sent, PGresult *result,
@@ -292,7 +292,7 @@ static status check_bulk(const struct pg_db *db, const struct pg_sent *sent, PGr
 
 static status check_sent(const struct pg_db *db, const struct pg_sent *sent, PGresult *result,
                          struct error *err) {
-    if (is_good(result))
+    if (pg_is_good(result))
         return sent->kind == PG_SENT_BULK ? check_bulk(db, sent, result, err) : ST_OK;
     switch (sent->kind) {
     case PG_SENT_BEGIN:
@@ -335,13 +335,13 @@ static bool read_sent(struct pg_db *db, struct pg_sent *sent, PGresult **last, s
     if (db->base.stop) wait_for_answer(db);
     pg_wait_helping(db);
     PGresult *result = pq->PQgetResult(db->link->conn);
-    if (sent->kind == PG_SENT_PREPARE && !is_good(result)) pg_set_known(db, sent->query, false);
+    if (sent->kind == PG_SENT_PREPARE && !pg_is_good(result)) pg_set_known(db, sent->query, false);
     if (*st == ST_OK)
         *st = check_sent(db, sent, result, err); /* after a failure the rest only says "aborted" */
     pq->PQclear(*last);
     *last = result;
     if (!result) return false;
-    if (sent->answer && is_good(result)) {
+    if (sent->answer && pg_is_good(result)) {
         *sent->answer = result;
         *last = NULL;
     }
@@ -353,7 +353,7 @@ status pg_settle(struct pg_db *db, PGresult **rows, struct error *err) {
     if (db->link->copy) return pg_copy_settle(db, err);
     if (db->link->nsent == 0) return ST_OK;
     if (!db->link->synced && !pq->PQpipelineSync(db->link->conn))
-        return give_up(db, "talk to", db->label, err);
+        return pg_give_up(db, "talk to", db->label, err);
     db->link->synced = false;
     status st = ST_OK;
     PGresult *last = NULL;
@@ -366,7 +366,7 @@ status pg_settle(struct pg_db *db, PGresult **rows, struct error *err) {
     pq->PQclear(sync);
     if (!good) {
         struct error lost = {0};
-        status gave_up = give_up(db, "talk to", db->label, &lost);
+        status gave_up = pg_give_up(db, "talk to", db->label, &lost);
         if (st == ST_OK) *err = lost;
         if (st == ST_OK) st = gave_up;
     }
@@ -375,188 +375,6 @@ status pg_settle(struct pg_db *db, PGresult **rows, struct error *err) {
     else
         pq->PQclear(last);
     return st;
-}
-
-/* ---- transactions ---- */
-
-static status exec_one(struct pg_db *db, const char *sql, struct error *err) {
-    PGresult *result = pq->PQexec(db->link->conn, sql);
-    status st = is_good(result) || pq->PQresultStatus(result) == PGRES_EMPTY_QUERY
-                    ? ST_OK
-                    : pg_failed(db, "run", sql, result, err);
-    pq->PQclear(result);
-    return st;
-}
-
-static status pg_exec(struct db *base, const char *sql, struct error *err) {
-    struct pg_db *db = (struct pg_db *)base;
-    status st = pg_settle(db, NULL, err);
-    if (st == ST_OK && db->link->begin_due) {
-        db->link->begin_due = false;
-        st = exec_one(db, pg_begin_sql(db), err);
-    }
-    return st == ST_OK ? exec_one(db, sql, err) : st;
-}
-
-static void pg_rollback(struct db *base) {
-    struct pg_db *db = (struct pg_db *)base;
-    struct error ignored = {0};
-    (void)!pg_settle(db, NULL, &ignored); /* whatever came of it is undone now */
-    db->link->begin_due = false;
-    if (pq->PQtransactionStatus(db->link->conn) == PQTRANS_IDLE) return;
-    /* If it fails the connection is lost, and the transaction with it. */
-    pq->PQclear(pq->PQexec(db->link->conn, "ROLLBACK"));
-}
-
-/* COMMIT of a failed transaction is answered with ROLLBACK and no error: only the tag tells. */
-static status check_commit(const struct pg_db *db, PGresult *result, struct error *err) {
-    status st = ST_OK;
-    if (!is_good(result))
-        st = pg_failed(db, "run", "COMMIT", result, err);
-    else if (strcmp(pq->PQcmdStatus(result), "COMMIT") != 0)
-        st = error_set(err, ST_RETRY, "could not run \"COMMIT\" on \"%s\": the server rolled back",
-                       db->label);
-    pq->PQclear(result);
-    return st;
-}
-
-static status pg_commit(struct db *base, struct error *err) {
-    struct pg_db *db = (struct pg_db *)base;
-    if (db->link->begin_due) { /* nothing was done */
-        db->link->begin_due = false;
-        return ST_OK;
-    }
-    status st = pg_settle(db, NULL, err);
-    if (st == ST_OK) st = check_commit(db, pq->PQexec(db->link->conn, "COMMIT"), err);
-    if (st != ST_OK) pg_rollback(base);
-    return st;
-}
-
-/* ---- a commit beside the next transaction ----
- *
- * db_commit_send() asks for all answers that are due and leaves: a transaction that begins before
- * the outcome is known uses the other connection. When the answers are here and good, COMMIT
- * follows; that is looked after whenever rows are pushed, without waiting, and at the latest by
- * db_commit_wait(). */
-
-/* Whether an answer can be read without waiting; if the connection is lost, reading tells so. */
-static bool is_here(const struct pg_link *link) {
-    return !pq->PQconsumeInput(link->conn) || !pq->PQisBusy(link->conn);
-}
-
-static status answers_then_commit(struct pg_db *db, struct error *err) {
-    status st = pg_settle(db, NULL, err);
-    if (st == ST_OK && !pq->PQsendQuery(db->link->conn, "COMMIT"))
-        st = give_up(db, "run", "COMMIT", err);
-    return st;
-}
-
-static status read_commit(struct pg_db *db, struct error *err) {
-    PGresult *result = pq->PQgetResult(db->link->conn);
-    status st = check_commit(db, result, err);
-    if (result) pq->PQclear(pq->PQgetResult(db->link->conn)); /* the NULL behind it */
-    return st;
-}
-
-/* Takes the transaction that ends as far as it goes, or to its end. */
-static void go_on_ending(struct pg_db *db, struct pg_link *link, bool wait) {
-    struct pg_link *open = db->link;
-    db->link = link;
-    if (link->ending == PG_ENDS_ANSWERS && (wait || link->nsent == 0 || is_here(link))) {
-        link->outcome = answers_then_commit(db, &link->why);
-        link->ending = link->outcome == ST_OK ? PG_ENDS_COMMIT : PG_ENDED;
-        if (link->outcome != ST_OK) pg_rollback(&db->base);
-    }
-    if (link->ending == PG_ENDS_COMMIT && (wait || is_here(link))) {
-        link->outcome = read_commit(db, &link->why);
-        link->ending = PG_ENDED;
-        if (link->outcome != ST_OK) pg_rollback(&db->base);
-    }
-    db->link = open;
-}
-
-/* The one whose transaction ends, or NULL. */
-static struct pg_link *ending_link(struct pg_db *db) {
-    for (int i = 0; i < PG_LINKS; i++)
-        if (db->links[i].ending != PG_NOT_ENDING) return &db->links[i];
-    return NULL;
-}
-
-/* Goes over to the other connection, which is opened when it is needed. That takes its time: the
- * commit under way does not wait for it. */
-static status use_other(struct pg_db *db, struct error *err) {
-    struct pg_link *ending = db->link;
-    struct pg_link *other = &db->links[ending == db->links];
-    if (pq->PQstatus(other->conn) != CONNECTION_OK) go_on_ending(db, ending, true);
-    db->link = other;
-    status st = pq->PQstatus(other->conn) == CONNECTION_OK ? ST_OK : open_link(db, err);
-    if (st != ST_OK) db->link = ending;
-    return st;
-}
-
-static status pg_begin(struct db *base, bool write, struct error *err) {
-    struct pg_db *db = (struct pg_db *)base;
-    if (db->link->ending != PG_NOT_ENDING) {
-        status st = use_other(db, err);
-        if (st != ST_OK) return st;
-    }
-    if (pq->PQstatus(db->link->conn) != CONNECTION_OK)
-        return error_set(err, ST_RETRY, "could not run \"BEGIN\" on \"%s\": the connection is lost",
-                         db->label);
-    ASSERT(db->link->nsent == 0);
-    ASSERT(!db->link->copy);
-    db->link->begin_due = true;
-    db->link->begin_write = write;
-    return ST_OK;
-}
-
-void pg_help_ending(struct pg_db *db) {
-    struct pg_link *link = ending_link(db);
-    if (link && link != db->link) go_on_ending(db, link, false);
-}
-
-void pg_wait_helping(struct pg_db *db) {
-    struct pg_link *link = ending_link(db);
-    if (!link || link == db->link) return;
-    while (link->ending == PG_ENDS_ANSWERS && pq->PQisBusy(db->link->conn)) {
-        struct pollfd fds[] = {{.fd = pq->PQsocket(db->link->conn), .events = POLLIN},
-                               {.fd = pq->PQsocket(link->conn), .events = POLLIN}};
-        (void)poll(fds, COUNT_OF(fds), -1);
-        if (!pq->PQconsumeInput(db->link->conn)) return; /* reading will tell */
-        go_on_ending(db, link, false);
-    }
-}
-
-static status pg_commit_send(struct db *base, struct error *err) {
-    struct pg_db *db = (struct pg_db *)base;
-    struct pg_link *link = db->link;
-    status st = pg_copy_settle(db, err);
-    if (st == ST_OK && link->nsent > 0) {
-        link->synced = pq->PQpipelineSync(link->conn);
-        if (!link->synced) st = give_up(db, "talk to", db->label, err);
-    }
-    if (st != ST_OK) {
-        pg_rollback(base);
-        return st;
-    }
-    link->why = (struct error){0};
-    link->outcome = ST_OK;
-    link->ending = link->begin_due ? PG_ENDED : PG_ENDS_ANSWERS; /* ended: nothing was done */
-    link->begin_due = false;
-    go_on_ending(db, link, false);
-    return ST_OK;
-}
-
-static status pg_commit_wait(struct db *base, struct error *err) {
-    struct pg_db *db = (struct pg_db *)base;
-    struct pg_link *link = ending_link(db);
-    ASSERT(link);
-    go_on_ending(db, link, true);
-    ASSERT(link->ending == PG_ENDED);
-    link->ending = PG_NOT_ENDING;
-    if (!base->in_transaction) db->link = link; /* it has just been heard from */
-    if (link->outcome != ST_OK) *err = link->why;
-    return link->outcome;
 }
 
 /* ---- statements ---- */

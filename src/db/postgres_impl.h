@@ -1,5 +1,6 @@
-/* db/postgres_impl.h: what the two halves of the PostgreSQL driver share: postgres.c (connection,
- * transactions, statements) and postgres_bulk.c (many rows at once). For them only. */
+/* db/postgres_impl.h: what the files of the PostgreSQL driver share: postgres.c (connection and
+ * statements), postgres_commit.c (transactions) and postgres_bulk.c (many rows at once). For them
+ * only. */
 #pragma once
 
 #include <assert.h>
@@ -128,6 +129,19 @@ status pg_failed(const struct pg_db *db, const char *verb, const char *what, con
                  struct error *err);
 /* At least `size` bytes in db->bytes, or ST_RETRY. */
 MUST_CHECK status pg_reserve(struct pg_db *db, size_t size, struct error *err);
+
+bool pg_is_good(const PGresult *result);
+/* Closes the connection in use, which is out of step: all that follows on it fails. */
+status pg_give_up(struct pg_db *db, const char *verb, const char *what, struct error *err);
+/* Opens the connection in use. */
+MUST_CHECK status pg_open_link(struct pg_db *db, struct error *err);
+
+status pg_exec(struct db *base, const char *sql, struct error *err);
+status pg_begin(struct db *base, bool write, struct error *err);
+status pg_commit(struct db *base, struct error *err);
+status pg_commit_send(struct db *base, struct error *err);
+status pg_commit_wait(struct db *base, struct error *err);
+void pg_rollback(struct db *base);
 
 status pg_bulk_open(struct db *base, const struct db_bulk_spec *spec, struct db_bulk **out,
                     struct error *err);
