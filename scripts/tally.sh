@@ -3,6 +3,9 @@
 # A part prints one or more lines `NAME: N passed, N failed, N skipped`; or it ends with a plain line
 # `N passed, N failed, N skipped`, which is then the sum of all it printed before. A part that prints neither counts as
 # one test; one that fails without saying so counts as one failure more.
+#
+# What a failed part said about its failures is said again at the end, each line behind "! ": the output of a long run is
+# often kept only in part, and then its end.
 
 exec </dev/null
 passed=0 failed=0 skipped=0 failed_parts=
@@ -20,6 +23,24 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 trap 'exit 129' HUP
 
+# told_again NAME LOG: the lines around each failure; or what it told again itself; or, if nothing looks like one, its end.
+told_again() {
+    if grep -q '^! ' "$2"; then grep '^! ' "$2" | head -200; return; fi
+    awk -v name="$1" '
+        { line[NR] = $0 }
+        /^\[  FAILED  \] .*[^:]$|^FAIL(ED)? |Sanitizer|[Aa]ssert|: failed with exit code/ && !/^\[  FAILED  \] [0-9]+ test/ {
+            for (i = NR - 25; i <= NR + 12; i++) if (i > 0) keep[i] = 1
+            found = 1
+        }
+        END {
+            for (i = 1; i <= NR; i++) {
+                if (!(found ? i in keep : i > NR - 40) || line[i] ~ /^\[ +(RUN|OK) +\] /) continue
+                if (++told > 100) exit
+                print "! " name ": " line[i]
+            }
+        }' "$2"
+}
+
 # count_part NAME EXIT_CODE SECONDS LOG
 count_part() {
     local name=$1 rc=$2 p f s n
@@ -34,7 +55,10 @@ count_part() {
         f=1
     fi
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
-    if [ "$f" != 0 ]; then failed_parts+=" $name"; fi
+    if [ "$f" != 0 ]; then
+        failed_parts+=" $name"
+        told_again "$name" "$4" >>"$tally_logs/failures"
+    fi
     echo "=== $name took $3 s"
 }
 
@@ -81,7 +105,10 @@ together() {
 
 # Prints the sum, alone on the last line, and returns 1 if anything failed.
 tally() {
-    [ -z "$failed_parts" ] || echo "failed:$failed_parts"
+    if [ -n "$failed_parts" ]; then
+        cat "$tally_logs/failures"
+        echo "failed:$failed_parts"
+    fi
     echo "$passed passed, $failed failed, $skipped skipped"
     [ "$failed" = 0 ]
 }
