@@ -89,6 +89,15 @@ static struct batch *batches_make(size_t n) {
     return b;
 }
 
+static void batches_free(struct batch *b, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        arena_release(&b[i].arena);
+        pthread_cond_destroy(&b[i].cond);
+        pthread_mutex_destroy(&b[i].lock);
+    }
+    mem_free(b);
+}
+
 /* Submits the next group while the one before it commits; counts acknowledged events. */
 static double group_rate(struct writer *w, struct batch *b, size_t in_flight, struct stock *stock,
                          double seconds) {
@@ -132,7 +141,7 @@ void bench_append_group(const struct bench_options *o) {
         double limit = 0;
         struct stock stock;
         stock_open(&stock, (size_t)(slice * EVENTS_A_SECOND_MAX) + GROUP);
-        workload_open(&load, 42);
+        workload_open(&load, ACTIVE_RUNS, 42);
         for (int i = -1; i < SLICES; i++) { /* the first warms */
             stock_fill(&stock, &load);
             double raw = i < 0 ? 0 : raw_group(o, slice, GROUP);
@@ -142,6 +151,7 @@ void bench_append_group(const struct bench_options *o) {
             value += rate / SLICES;
         }
         writer_close(w);
+        batches_free(b, IN_FLIGHT);
         stock_close(&stock);
         figure("append-group", o->db.ptr ? cases[k].postgres : cases[k].sqlite, value, "events/s",
                limit, value / limit);
@@ -154,23 +164,23 @@ void bench_append_group(const struct bench_options *o) {
 enum { LATENCIES_MAX = 4000000 };
 struct producer {
     struct writer *w;
+    struct workload load; /* its share of the active runs, which go on from slice to slice */
+    struct batch *batch;
     pthread_t thread;
     double until;
     int64_t count;
     float *latencies; /* seconds */
-    uint64_t seed;
 };
 
 static void *produce(void *arg) {
     struct producer *p = arg;
-    struct batch *b = batches_make(1);
-    struct workload load;
+    struct batch *b = p->batch;
     char run_id[UUID_TEXT_LEN];
-    workload_open(&load, p->seed);
     while (now_seconds() < p->until) {
         struct error err = {0};
+        arena_reset(&b->arena);
         b->items[0] = (struct append_item){0};
-        workload_next(&load, &b->items[0].event, run_id);
+        workload_next(&p->load, &b->items[0].event, run_id);
         b->call = (struct writer_call){
             .request = {.items = b->items, .count = 1, .results = b->results, .arena = &b->arena}};
         double start = now_seconds();
@@ -180,7 +190,6 @@ static void *produce(void *arg) {
             p->latencies[p->count] = (float)(now_seconds() - start);
         p->count++;
     }
-    workload_close(&load);
     return NULL;
 }
 
@@ -190,18 +199,31 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+static void producers_make(struct producer *p, size_t n, struct writer *w) {
+    for (size_t i = 0; i < n; i++) {
+        p[i] = (struct producer){.w = w, .batch = batches_make(1)};
+        workload_open(&p[i].load, (ACTIVE_RUNS + n - 1) / n, 1000 + i);
+        p[i].latencies = mem_alloc(LATENCIES_MAX / PRODUCERS * sizeof(float));
+        if (!p[i].latencies) die("out of memory", NULL);
+    }
+}
+
+static void producers_free(struct producer *p, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        workload_close(&p[i].load);
+        mem_free(p[i].latencies);
+        batches_free(p[i].batch, 1);
+    }
+}
+
 /* Rate of `n` producers over the slice; their latencies are added to `all`. */
-static double single_rate(struct writer *w, size_t n, double seconds, float *all, size_t *count) {
-    static uint64_t seed = 1000;
-    struct producer p[PRODUCERS];
+static double single_rate(struct producer *p, size_t n, double seconds, float *all, size_t *count) {
     double start = now_seconds();
     int64_t total = 0;
     for (size_t i = 0; i < n; i++) {
-        seed++;
-        p[i] = (struct producer){.w = w, .until = start + seconds, .seed = seed};
-        p[i].latencies = mem_alloc(LATENCIES_MAX / PRODUCERS * sizeof(float));
-        if (!p[i].latencies || pthread_create(&p[i].thread, NULL, produce, &p[i]) != 0)
-            die("thread", NULL);
+        p[i].until = start + seconds;
+        p[i].count = 0;
+        if (pthread_create(&p[i].thread, NULL, produce, &p[i]) != 0) die("thread", NULL);
     }
     for (size_t i = 0; i < n; i++) {
         pthread_join(p[i].thread, NULL);
@@ -209,13 +231,13 @@ static double single_rate(struct writer *w, size_t n, double seconds, float *all
         for (int64_t k = 0;
              k < p[i].count && k < LATENCIES_MAX / PRODUCERS && *count < LATENCIES_MAX; k++)
             all[(*count)++] = p[i].latencies[k];
-        mem_free(p[i].latencies);
     }
     return (double)total / (now_seconds() - start);
 }
 
 static void one_by_one(const struct bench_options *o, const char *bench, size_t producers,
                        double (*raw)(const struct bench_options *, double)) {
+    struct producer p[PRODUCERS];
     struct writer *w = bench_writer(bench_url(o, bench));
     float *all = mem_alloc(LATENCIES_MAX * sizeof(*all));
     size_t count = 0;
@@ -224,12 +246,14 @@ static void one_by_one(const struct bench_options *o, const char *bench, size_t 
     double slice = o->seconds / (2 * SLICES);
     double value = 0;
     double limit = 0;
-    single_rate(w, producers, slice, all, &ignored); /* warm */
+    producers_make(p, producers, w);
+    single_rate(p, producers, slice, all, &ignored); /* warm */
     for (int i = 0; i < SLICES; i++) {
         limit += raw(o, slice) / SLICES;
-        value += single_rate(w, producers, slice, all, &count) / SLICES;
+        value += single_rate(p, producers, slice, all, &count) / SLICES;
     }
     writer_close(w);
+    producers_free(p, producers);
     const char *db = o->db.ptr ? "postgres" : "sqlite";
     figure(bench, db, value, "events/s", limit, value / limit);
     qsort(all, count, sizeof(*all), by_value);

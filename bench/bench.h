@@ -40,9 +40,11 @@ enum { ACTIVE_RUNS = 1000, RUN_EVENTS = 10 };
 struct workload {
     char (*ids)[UUID_TEXT_LEN];
     int *at;
+    size_t runs;
     uint64_t seed;
 };
-void workload_open(struct workload *w, uint64_t seed);
+/* Events of `runs` runs at a time; ACTIVE_RUNS, or a producer's share of them. */
+void workload_open(struct workload *w, size_t runs, uint64_t seed);
 void workload_close(struct workload *w);
 /* The next event; its run id is copied into `run_id`, which must live as long as the event. */
 void workload_next(struct workload *w, struct event *out, char run_id[UUID_TEXT_LEN]);

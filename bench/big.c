@@ -42,7 +42,7 @@ static void write_ndjson(const char *path, int64_t events) {
     if (!f) die("could not write the events", NULL);
     struct workload load;
     struct buf b;
-    workload_open(&load, 99);
+    workload_open(&load, ACTIVE_RUNS, 99);
     buf_init(&b, 4096);
     for (int64_t i = 0; i < events; i++) {
         struct event e;

@@ -106,7 +106,7 @@ static void templates_make(struct producer *p) {
     struct workload w;
     size_t made = 0;
     char first[UUID_TEXT_LEN];
-    workload_open(&w, 42);
+    workload_open(&w, ACTIVE_RUNS, 42);
     while (made < RUN_EVENTS) {
         struct event event;
         char id[UUID_TEXT_LEN];

@@ -31,7 +31,7 @@ static struct raw_pool *pool_make(void) {
     struct raw_pool *p = mem_alloc(sizeof(*p));
     struct workload w;
     if (!p) die("out of memory", NULL);
-    workload_open(&w, 7);
+    workload_open(&w, ACTIVE_RUNS, 7);
     for (size_t i = 0; i < RAW_POOL; i++)
         workload_next(&w, &p->events[i], p->ids[i]);
     workload_close(&w);

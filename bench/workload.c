@@ -33,12 +33,13 @@ static void fresh_run(struct workload *w, size_t i) {
     w->at[i] = 0;
 }
 
-void workload_open(struct workload *w, uint64_t seed) {
-    w->ids = mem_alloc(ACTIVE_RUNS * sizeof(*w->ids));
-    w->at = mem_alloc(ACTIVE_RUNS * sizeof(*w->at));
+void workload_open(struct workload *w, size_t runs, uint64_t seed) {
+    w->runs = runs;
+    w->ids = mem_alloc(runs * sizeof(*w->ids));
+    w->at = mem_alloc(runs * sizeof(*w->at));
     w->seed = seed;
     if (!w->ids || !w->at) die("out of memory", NULL);
-    for (size_t i = 0; i < ACTIVE_RUNS; i++)
+    for (size_t i = 0; i < runs; i++)
         fresh_run(w, i);
 }
 
@@ -48,7 +49,7 @@ void workload_close(struct workload *w) {
 }
 
 void workload_next(struct workload *w, struct event *out, char run_id[UUID_TEXT_LEN]) {
-    size_t i = (size_t)(random_next(&w->seed) % ACTIVE_RUNS);
+    size_t i = (size_t)(random_next(&w->seed) % w->runs);
     if (w->at[i] == RUN_EVENTS) fresh_run(w, i);
     int at = w->at[i]++;
     memcpy(run_id, w->ids[i], UUID_TEXT_LEN);
