@@ -325,7 +325,8 @@ static status interrupted(struct error *err) {
 }
 
 static status lost(struct error *err) {
-    return error_at(err, ST_RETRY, "LEASE_LOST", "", "another node has taken over the work");
+    return error_at(err, ST_RETRY, "LEASE_LOST", "", 
+                    "the lease is lost: another node has taken over the work, or may have");
 }
 
 /* The answer lives in the command's arena: it may come while the host closes. */

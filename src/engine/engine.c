@@ -234,7 +234,7 @@ void engine_tick(struct engine *eng) {
 void engine_lose(struct engine *eng) {
     if (eng->lost) return;
     eng->lost = true;
-    LOG(LOG_ERROR, "the lease is lost: another node carries out the runs from here on",
+    LOG(LOG_ERROR, "the lease is lost: this node carries out nothing more",
         LOG_S("node", eng->options.node));
     struct map_slot *slot = NULL;
     for (size_t i = 0; map_next(&eng->runs, &i, &slot);) {

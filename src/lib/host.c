@@ -53,6 +53,7 @@ struct host {
     size_t under_way; /* calls at the ledger thread */
     struct host_task renewal, look;
     int64_t renewed_us;
+    bool given_up; /* the lease: it is too old */
     struct plan_source source;
     struct host_plans *plans;
     struct host_sweep *sweep; /* NULL: workspaces are kept for ever, or are not ours to remove */
@@ -174,19 +175,25 @@ static status do_renew(struct ledger *ledger, void *context, struct error *err) 
 }
 
 /* A node that could not renew for so long must think itself dead: others do. */
+static void check_lease(struct host *h) {
+    int64_t age_us = clock_mono_ns() / 1000 - h->renewed_us;
+    if (!h->postgres || age_us <= (int64_t)HOST_LEASE_MS * 1000 || h->given_up) return;
+    h->given_up = true;
+    LOG(LOG_ERROR, "the lease could not be renewed in time",
+        LOG_N("seconds", age_us / 1000000));
+    engine_lose(h->engine);
+}
+
 static void after_renew(struct host_task *t) {
     struct host *h = t->host;
-    int64_t now = clock_mono_ns() / 1000;
-    if (t->call.code == ST_OK) h->renewed_us = now;
-    bool lost = t->call.code == ST_CONFLICT ||
-                (h->postgres && now - h->renewed_us > (int64_t)HOST_LEASE_MS * 1000);
-    if (lost) engine_lose(h->engine);
+    if (t->call.code == ST_OK) h->renewed_us = clock_mono_ns() / 1000;
+    if (t->call.code == ST_CONFLICT) engine_lose(h->engine);
+    check_lease(h);
 }
 
 static void on_renew(uv_timer_t *timer) {
     struct host *h = timer->data;
-    if (h->postgres && clock_mono_ns() / 1000 - h->renewed_us > (int64_t)HOST_LEASE_MS * 1000)
-        engine_lose(h->engine);
+    check_lease(h);
     task_start(&h->renewal, do_renew);
 }
 
