@@ -23,6 +23,8 @@
 
 #include <cmocka.h>
 
+#include "base/time.h"
+
 enum kind { KIND_PLAIN, KIND_SQLITE, KIND_POSTGRES };
 struct test {
     char *name; /* as reported: with [sqlite] or [postgres] */
@@ -247,8 +249,12 @@ static bool is_told_to_fail(const char *name) {
     return strlen(told_to_fail) == len && strncmp(name, told_to_fail, len) == 0;
 }
 
+enum { SLOW_MS = 10000 }; /* is said: a test run is as long as its longest tests */
+static int64_t begun_ns;
+
 static void run_one(void **state) {
     const struct test *test = *state;
+    begun_ns = clock_mono_ns();
     CHECK(!is_told_to_fail(test->name), "as it was told to");
     if (test->kind == KIND_PLAIN) {
         test->func();
@@ -258,7 +264,9 @@ static void run_one(void **state) {
 }
 
 static int give_back(void **state) {
-    UNUSED(state);
+    const struct test *test = *state;
+    int64_t ms = (clock_mono_ns() - begun_ns) / 1000000;
+    if (ms >= SLOW_MS) printf("%s took %d s\n", test->name, (int)(ms / 1000));
     for (size_t i = 0; i < dir_count; i++) {
         struct stat st;
         if (lstat(dirs[i], &st) == 0 && S_ISDIR(st.st_mode)) remove_tree(dirs[i]);
