@@ -99,7 +99,8 @@ TEST_DB(engine_keeps_no_workspace_if_told_so) {
     wait_gone(&bed, "done");
     CHECK(there(&bed, "open/f"));
     CHECK(bed_run(&bed, writes, "last") == RUN_COMPLETED);
-    bed_close(&bed); /* at once */
+    bed_wait_event(&bed, EVENT_RUN_COMPLETED, 2); /* the host knows what the ledger says, */
+    bed_close(&bed);                              /* and at once */
     CHECK(!there(&bed, "last") && there(&bed, "open/f"));
     bed.host = NULL;
     bed_release(&bed);
