@@ -150,7 +150,7 @@ struct api {
 const struct route *route_find(str method, str path, struct arena *arena, str args[PATH_ARGS_MAX],
                                struct buf *allow);
 size_t route_count(void);
-const struct route *route_at(size_t i);
+const struct route *route_at(size_t at);
 size_t route_index(const struct route *route);
 
 /* ---- call.c: answering ---- */

@@ -20,4 +20,4 @@ void shares_release(struct shares *shares); /* when all were given back */
  * TENANT_POLLS_TOO_MANY; it is the caller's whether it says so, or does without. */
 MUST_CHECK status share_take(struct shares *shares, str tenant, enum share_kind kind,
                              struct share **out, struct error *err);
-void share_give(struct share *share, enum share_kind kind); /* NULL is fine */
+void share_give(struct share *one, enum share_kind kind); /* NULL is fine */

@@ -4,11 +4,6 @@
 
 #include "cli/cli.h"
 
-status cmd_explain(struct cli *cli, struct error *err);
-status cmd_run_steps(struct cli *cli, struct error *err);
-status cmd_run_logs(struct cli *cli, struct error *err);
-status cmd_run_watch(struct cli *cli, struct error *err);
-
 /* Shows the run's events on standard error as they come, until it is final or somebody interrupts;
  * *final is its status then. Opens a reader of its own. */
 MUST_CHECK status watch_run(struct cli *cli, str run_id, enum run_status *final, struct error *err);

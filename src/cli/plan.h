@@ -8,10 +8,3 @@
 /* Puts a plan where whoever carries it out finds it: in the data folder, or on the server. */
 MUST_CHECK status plan_keep(struct cli *cli, const struct plan *plan, str text,
                             struct plan_ref *ref, struct error *err);
-
-status cmd_plan_validate(struct cli *cli, struct error *err);
-status cmd_plan_graph(struct cli *cli, struct error *err);
-status cmd_plan_schema(struct cli *cli, struct error *err);
-status cmd_plan_ref(struct cli *cli, struct error *err);
-status cmd_plan_put(struct cli *cli, struct error *err);
-status cmd_plan_capabilities(struct cli *cli, struct error *err);

@@ -5,8 +5,6 @@
 #include "cli/cli.h"
 #include "core/liquid.h"
 
-status cmd_template_render(struct cli *cli, struct error *err);
-
 #define CONTEXT_BYTES_MAX ((size_t)16 * 1024 * 1024)
 #define RENDER_BYTES_MAX ((size_t)256 * 1024 * 1024) /* the parsed template and all it makes */
 

@@ -66,8 +66,10 @@ status run_ref_check(const struct engine_run_ref *ref, struct error *err) {
 }
 
 static status check_members(yyjson_val *root, struct error *err) {
-    size_t i, n;
-    yyjson_val *key, *value;
+    size_t i;
+    size_t n;
+    yyjson_val *key;
+    yyjson_val *value;
     yyjson_obj_foreach(root, i, n, key, value) {
         str name = STR_NONE;
         UNUSED(value);

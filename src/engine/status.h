@@ -101,4 +101,4 @@ struct explanation {
 };
 MUST_CHECK status explain_run(struct ledger *reader, str run_id, int64_t now_us,
                               struct arena *arena, struct explanation *out, struct error *err);
-void explanation_json(const struct explanation *explanation, struct buf *out);
+void explanation_json(const struct explanation *x, struct buf *out);

@@ -182,9 +182,9 @@ static status check_triggers(struct walk *w, struct error *err) {
     return st;
 }
 
-void ledger_stop_on(struct ledger *l, const atomic_bool *stop) {
-    l->stop = stop;
-    db_stop_on(l->db, stop);
+void ledger_stop_on(struct ledger *reader, const atomic_bool *stop) {
+    reader->stop = stop;
+    db_stop_on(reader->db, stop);
 }
 
 status ledger_verify(struct ledger *l, bool state, ledger_progress progress, void *context,

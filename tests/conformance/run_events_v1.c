@@ -58,7 +58,8 @@ static str state_of(struct conf *c, const char *run) {
 
 /* RE-A.2-1: inside the window a mixed stream reduces to the state of the all-v2 stream; outside it is refused with a reason. */
 TEST_DB(run_events_v1_is_normalised_before_reduction) {
-    struct conf pure, mixed;
+    struct conf pure;
+    struct conf mixed;
     conf_open(&pure, url, LEDGER_REJECT);
     conf_open(&mixed, conf_other_url(url), LEDGER_REJECT);
     put_program(&pure, "run", false);
