@@ -305,22 +305,19 @@ static void answer_sent(struct engine_run *r) {
     }
 }
 
-/* Nothing to write: answer what had no effect, and wait. */
-static void rest(struct engine_run *r) {
+/* Nothing to write: answer what had no effect, and wait. true: there is news already. */
+static bool rest(struct engine_run *r) {
     struct engine *eng = r->eng;
     r->busy = true; /* whoever is answered may have more to say: that is news for the next batch */
     answer_sent(r);
     r->busy = false;
-    if (r->inbox) {
-        run_drive(r);
-        return;
-    }
+    if (r->inbox) return true;
     enum run_status at = r->flow.run.head.status;
     if (run_is_final(at)) {
         struct error finished = {0};
         error_at(&finished, ST_CONFLICT, "RUN_FINISHED", "", "the run is %s", run_status_name(at));
         run_drop(r, ST_CONFLICT, &finished);
-        return;
+        return false;
     }
     bool waits_for_admission = at == RUN_APPROVED || (at == RUN_PENDING && !r->flow.needs_approval);
     if (waits_for_admission && !r->is_queued) {
@@ -341,15 +338,17 @@ static void rest(struct engine_run *r) {
     if (eng->options.only_asked && wake != FLOW_NEVER) waits_long = crowded = false;
     if ((waits_long || (waits && crowded)) && row_is_right && !r->attempts && !r->flow.stuck) {
         run_drop(r, ST_OK, NULL);
-        return;
+        return false;
     }
     run_timer(r, waits_for_admission ? wake : flow_due(&r->flow));
     if (r->flow.task_freed) tasks_offer_freed(r);
+    return false;
 }
 
-void run_drive(struct engine_run *r) {
+/* From news to a commit under way, or to rest. true: once more. */
+static bool drive_once(struct engine_run *r) {
     struct error err = {0};
-    if (r->committing || r->busy || !r->has_flow || r->eng->lost) return;
+    if (r->committing || r->busy || !r->has_flow || r->eng->lost) return false;
     r->busy = true;
     status st = decide(r, &err);
     if (st == ST_OK && r->flow.stuck && r->batch.count == 0) say_stuck(r);
@@ -361,9 +360,15 @@ void run_drive(struct engine_run *r) {
     if (st != ST_OK) {
         take_back_news(r);
         run_trouble(r, &err);
-        return;
+        return false;
     }
-    if (!r->committing) rest(r);
+    return !r->committing && rest(r);
+}
+
+void run_drive(struct engine_run *r) {
+    bool again = true;
+    while (again)
+        again = drive_once(r);
 }
 
 /* ---- after the commit ---- */

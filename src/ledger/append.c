@@ -18,12 +18,18 @@ static status refuse(struct append_request *req, struct append_result *res,
 
 /* ---- duplicates, causes, provider references ---- */
 
-static const struct group_row *pending_row(const struct group *g, int64_t pos) {
+static const struct group_row *row_of_group(const struct group *g, int64_t pos) {
     for (size_t i = g->count; i > 0; i--) {
         if (g->rows[i - 1].row.pos == pos) return &g->rows[i - 1];
     }
-    const struct group *before = g->l->is_under_way ? &g->l->under_way : NULL;
-    return before && before != g ? pending_row(before, pos) : NULL;
+    return NULL;
+}
+
+/* Of this group, or of the one before it whose commit is under way. */
+static const struct group_row *pending_row(const struct group *g, int64_t pos) {
+    const struct group_row *row = row_of_group(g, pos);
+    if (row || !g->l->is_under_way || g == &g->l->under_way) return row;
+    return row_of_group(&g->l->under_way, pos);
 }
 
 struct stored_ids {
