@@ -325,6 +325,19 @@ static status begin_ready(struct flow *f, const struct flow_now *now, struct flo
 
 /* ---- the whole ---- */
 
+/* Ends the run if a step's failure is the run's, or if all steps are settled. */
+static status decide_end(struct flow *f, int64_t now_us, struct flow_batch *b, struct error *err) {
+    if (f->failing) {
+        status st = end_open_steps(f, false, "ABANDONED", "another step failed", now_us, b, err);
+        if (st == ST_OK) st = decide_failures(f, now_us, b, err);
+        if (st != ST_OK || f->open > 0) return st;
+        return finish_failed(f, now_us, b, err);
+    }
+    if (f->settled < f->plan->step_count) return ST_OK;
+    if (f->failed > 0) return finish_failed(f, now_us, b, err);
+    return finish(f, EVENT_RUN_COMPLETED, STR_NONE, STR_NONE, now_us, b, err);
+}
+
 static status decide_running(struct flow *f, const struct flow_now *now, struct flow_batch *b,
                              struct error *err) {
     uint32_t settled = 0;
@@ -341,15 +354,7 @@ static status decide_running(struct flow *f, const struct flow_now *now, struct 
     if (f->stuck || b->more || run_is_final(f->run.head.status)) return ST_OK;
     if (f->cancelling) return decide_cancel(f, now->us, b, err);
     if (f->run.head.status != RUN_RUNNING) return ST_OK;
-    if (f->failing) {
-        status st = end_open_steps(f, false, "ABANDONED", "another step failed", now->us, b, err);
-        if (st == ST_OK) st = decide_failures(f, now->us, b, err);
-        if (st != ST_OK || f->open > 0) return st;
-        return finish_failed(f, now->us, b, err);
-    }
-    if (f->settled < f->plan->step_count) return ST_OK;
-    if (f->failed > 0) return finish_failed(f, now->us, b, err);
-    return finish(f, EVENT_RUN_COMPLETED, STR_NONE, STR_NONE, now->us, b, err);
+    return decide_end(f, now->us, b, err);
 }
 
 status flow_decide(struct flow *f, const struct flow_now *now, struct flow_batch *b,

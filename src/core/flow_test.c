@@ -477,6 +477,18 @@ TEST(flow_refuses_an_output_that_no_event_can_hold) {
     world_close(&w);
 }
 
+/* Steps that do nothing: each after the one before it, or all after the first. */
+static void put_noop_plan(struct buf *text, int steps, bool chained) {
+    buf_put_c(text, "{\"schemaVersion\":\"v1.3\",\"metadata\":{\"planId\":\"p\","
+                    "\"planVersion\":\"1\"},\"concurrency\":1000,\"steps\":[");
+    for (int i = 0; i < steps; i++) {
+        buf_printf(text, "%s{\"stepId\":\"s%d\",\"type\":\"noop\"", i ? "," : "", i);
+        if (i > 0) buf_printf(text, ",\"dependsOn\":[\"s%d\"]", chained ? i - 1 : 0);
+        buf_put_char(text, '}');
+    }
+    buf_put_c(text, "]}");
+}
+
 /* A hundred thousand steps are decided in linear time: the work for each is the same. */
 TEST(flow_decides_wide_and_deep_plans) {
     enum { N = 20000 };
@@ -486,14 +498,7 @@ TEST(flow_decides_wide_and_deep_plans) {
         struct error err = {0};
         CHECK(w != NULL);
         buf_init(&text, (size_t)16 * 1024 * 1024);
-        buf_put_c(&text, "{\"schemaVersion\":\"v1.3\",\"metadata\":{\"planId\":\"p\","
-                         "\"planVersion\":\"1\"},\"concurrency\":1000,\"steps\":[");
-        for (int i = 0; i < N; i++) {
-            buf_printf(&text, "%s{\"stepId\":\"s%d\",\"type\":\"noop\"", i ? "," : "", i);
-            if (i > 0) buf_printf(&text, ",\"dependsOn\":[\"s%d\"]", chained ? i - 1 : 0);
-            buf_put_char(&text, '}');
-        }
-        buf_put_c(&text, "]}");
+        put_noop_plan(&text, N, chained != 0);
         buf_put_char(&text, 0);
         world_open(w, text.ptr);
         CHECK(flow_launch(&w->flow, STR("{\"signal\":\"LAUNCH\"}"), (uuid){{7}}, STR("me"), T0,

@@ -383,43 +383,57 @@ static bool keeps_types(const struct liquid_scope *scope, yyjson_val *member) {
 }
 
 /* LQ_VALUE_DEPTH_MAX bounds the recursion. */
-/* NOLINTNEXTLINE(misc-no-recursion) */
-static void render_json(struct lq *q, yyjson_val *val, int depth, struct buf *out) {
+/* NOLINTBEGIN(misc-no-recursion) */
+static void render_json(struct lq *q, yyjson_val *val, int depth, struct buf *out);
+
+static void render_json_array(struct lq *q, yyjson_val *val, int depth, struct buf *out) {
+    size_t i;
+    size_t n;
+    yyjson_val *item;
+    buf_put_char(out, '[');
+    yyjson_arr_foreach(val, i, n, item) {
+        if (i > 0) buf_put_char(out, ',');
+        render_json(q, item, depth + 1, out);
+        if (q->st != ST_OK) return;
+    }
+    buf_put_char(out, ']');
+}
+
+static void render_json_object(struct lq *q, yyjson_val *val, int depth, struct buf *out) {
     size_t i;
     size_t n;
     yyjson_val *key;
     yyjson_val *item;
+    buf_put_char(out, '{');
+    yyjson_obj_foreach(val, i, n, key, item) {
+        if (i > 0) buf_put_char(out, ',');
+        buf_put_json_str(out, str_n(yyjson_get_str(key), yyjson_get_len(key)));
+        buf_put_char(out, ':');
+        if (depth == 0) q->as_text = !keeps_types(q->scope, key);
+        render_json(q, item, depth + 1, out);
+        if (q->st != ST_OK) {
+            (void)error_wrap(q->err, "\"%.60s\"", yyjson_get_str(key));
+            return;
+        }
+    }
+    buf_put_char(out, '}');
+}
+
+static void render_json(struct lq *q, yyjson_val *val, int depth, struct buf *out) {
     if (!lq_step(q)) return;
     if (depth >= LQ_VALUE_DEPTH_MAX) {
         lq_refuse(q, LQ_LIMIT, "a value nests more than %d deep", LQ_VALUE_DEPTH_MAX);
     } else if (yyjson_is_str(val)) {
         render_json_string(q, str_n(yyjson_get_str(val), yyjson_get_len(val)), out);
     } else if (yyjson_is_arr(val)) {
-        buf_put_char(out, '[');
-        yyjson_arr_foreach(val, i, n, item) {
-            if (i > 0) buf_put_char(out, ',');
-            render_json(q, item, depth + 1, out);
-            if (q->st != ST_OK) return;
-        }
-        buf_put_char(out, ']');
+        render_json_array(q, val, depth, out);
     } else if (yyjson_is_obj(val)) {
-        buf_put_char(out, '{');
-        yyjson_obj_foreach(val, i, n, key, item) {
-            if (i > 0) buf_put_char(out, ',');
-            buf_put_json_str(out, str_n(yyjson_get_str(key), yyjson_get_len(key)));
-            buf_put_char(out, ':');
-            if (depth == 0) q->as_text = !keeps_types(q->scope, key);
-            render_json(q, item, depth + 1, out);
-            if (q->st != ST_OK) {
-                (void)error_wrap(q->err, "\"%.60s\"", yyjson_get_str(key));
-                return;
-            }
-        }
-        buf_put_char(out, '}');
+        render_json_object(q, val, depth, out);
     } else {
         lv_print_json(q, lv_of_json(val), 0, true, out);
     }
 }
+/* NOLINTEND(misc-no-recursion) */
 
 status liquid_render_json(yyjson_val *val, const struct liquid_scope *scope, struct arena *arena,
                           struct buf *out, struct error *err) {

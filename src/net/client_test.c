@@ -694,28 +694,35 @@ static void *answer_once(void *arg) {
     return NULL;
 }
 
+/* FOLDER/socket, however long that is: an address has room for what it is called from there. */
+static int listen_in(const char *folder) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = "socket"};
+    int here = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    CHECK(here >= 0 && chdir(folder) == 0);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK(bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0 && listen(fd, 1) == 0);
+    CHECK(fchdir(here) == 0);
+    close(here);
+    return fd;
+}
+
 /* Also where the path is longer than a socket's address. */
 TEST(client_talks_to_a_unix_socket) {
     char folder[] = "/tmp/cairn-client-XXXXXX";
     char deep[400];
     char path[500];
-    int here = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    CHECK(here >= 0 && mkdtemp(folder) != NULL);
+    CHECK(mkdtemp(folder) != NULL);
     for (int i = 0; i < 2; i++) {
         struct arena a = arena_make();
         struct client_response got = {0};
         struct error err = {0};
-        struct sockaddr_un address = {.sun_family = AF_UNIX};
         pthread_t thread;
         snprintf(deep, sizeof(deep), "%s/%s", folder, i == 0 ? "short" : "");
         if (i == 1) memset(deep + strlen(deep), 'x', 150);
         deep[i == 1 ? strlen(folder) + 151 : strlen(deep)] = 0;
-        CHECK(mkdir(deep, 0700) == 0 && chdir(deep) == 0);
+        CHECK(mkdir(deep, 0700) == 0);
         snprintf(path, sizeof(path), "%s/socket", deep);
-        snprintf(address.sun_path, sizeof(address.sun_path), "socket"); /* from where we stand */
-        int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        CHECK(bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0 && listen(fd, 1) == 0);
-        CHECK(fchdir(here) == 0);
+        int fd = listen_in(deep);
         CHECK(pthread_create(&thread, NULL, answer_once, &fd) == 0);
         struct client_request request = {.url = STR("http://localhost/x"),
                                          .unix_path = str_c(path)};
@@ -729,5 +736,4 @@ TEST(client_talks_to_a_unix_socket) {
         arena_release(&a);
     }
     CHECK(rmdir(folder) == 0);
-    close(here);
 }

@@ -413,6 +413,26 @@ static void check_driver(const struct looking *l) {
     run->driver_epoch = n->lease.epoch;
 }
 
+/* ---- any record ---- */
+
+static void apply_step_event(const struct looking *l) {
+    enum event_type type = l->e->type;
+    if (!l->m || !l->p)
+        broken(l, "steps-are-the-plans", "the plan has no such step");
+    else if (type == EVENT_STEP_STARTED)
+        apply_started(l);
+    else if (type == EVENT_STEP_COMPLETED || type == EVENT_STEP_FAILED)
+        apply_ended(l);
+    else if (type == EVENT_STEP_SKIPPED)
+        apply_skipped(l);
+    else if (type == EVENT_STEP_RETRIED)
+        apply_retried(l);
+    else if (type == EVENT_TOOL_CALLED)
+        apply_tool(l);
+    else
+        apply_run_event(l);
+}
+
 void sim_check_record(struct world *w, struct sim_run *run, const struct event_record *rec,
                       const struct check_batch *batch) {
     struct looking l = {.w = w, .run = run, .rec = rec, .e = &rec->event, .batch = batch};
@@ -442,18 +462,8 @@ void sim_check_record(struct world *w, struct sim_run *run, const struct event_r
         broken(&l, "takeover-is-recorded", "in the middle of a batch");
     if (l.e->engine_attempt > run->engine_attempt) run->engine_attempt = l.e->engine_attempt;
     bool of_step = event_family_of(l.e) == FAMILY_STEP || event_family_of(l.e) == FAMILY_TOOL;
-    if (of_step && l.step < 0)
-        broken(&l, "steps-are-the-plans", "the plan has no such step");
-    else if (type == EVENT_STEP_STARTED)
-        apply_started(&l);
-    else if (type == EVENT_STEP_COMPLETED || type == EVENT_STEP_FAILED)
-        apply_ended(&l);
-    else if (type == EVENT_STEP_SKIPPED)
-        apply_skipped(&l);
-    else if (type == EVENT_STEP_RETRIED)
-        apply_retried(&l);
-    else if (type == EVENT_TOOL_CALLED)
-        apply_tool(&l);
+    if (of_step)
+        apply_step_event(&l);
     else if (type == EVENT_SIGNAL_RECEIVED)
         apply_received(&l);
     else if (is_signal_end)

@@ -258,12 +258,8 @@ TEST_DB(access_riders_take_any_bytes) {
 
 /* ---- the audit trail ---- */
 
-TEST_DB(access_audit_is_listed_newest_first) {
-    struct canon c;
-    struct audit_entry *list = NULL;
-    struct error err = {0};
-    size_t n = 0;
-    canon_open(&c, url);
+/* t0 to t8, a millisecond apart; every third is of another tenant, and t4 was refused. */
+static void put_audit(struct canon *c) {
     for (int i = 0; i < 9; i++) {
         struct audit_entry a =
             audit_of(i % 3 == 0 ? "globex" : "acme", "run.signal", canon_fmt("t%d", i));
@@ -275,9 +271,18 @@ TEST_DB(access_audit_is_listed_newest_first) {
         a.run_id = STR("r1");
         a.engine_attempt = i == 4 ? 2 : 0;
         a.logical_attempt = i == 4 ? 3 : 0;
-        c.now_us += 1000;
-        ride(&c, NULL, &a);
+        c->now_us += 1000;
+        ride(c, NULL, &a);
     }
+}
+
+TEST_DB(access_audit_is_listed_newest_first) {
+    struct canon c;
+    struct audit_entry *list = NULL;
+    struct error err = {0};
+    size_t n = 0;
+    canon_open(&c, url);
+    put_audit(&c);
     CHECK(audit_list(c.ledger, STR_NONE, 0, 4, &c.arena, &list, &n, &err) == ST_OK && n == 4);
     CHECK(canon_str_is(list[0].target, "t8") && canon_str_is(list[3].target, "t5"));
     CHECK(list[0].at_us == c.now_us && list[0].engine_attempt == 0 && !list[0].code.ptr);

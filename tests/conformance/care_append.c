@@ -109,12 +109,42 @@ TEST_DB(care_items_stand_for_themselves) {
     canon_close(&c);
 }
 
+enum { LARGE_RUNS = 150, LARGE_EACH = 4, LARGE_ITEMS = LARGE_RUNS * LARGE_EACH };
+
+/* Runs of four events; of every ninth the third is refused, of every 25th the first is stored. */
+static void make_large(struct canon *c, struct append_item items[LARGE_ITEMS]) {
+    for (int i = 0; i < LARGE_RUNS; i++) {
+        static char names[LARGE_RUNS][16];
+        snprintf(names[i], sizeof(names[i]), "run-%d", i);
+        struct append_item *at = &items[(size_t)i * LARGE_EACH];
+        at[0] = canon_event("RunStarted", names[i], NULL, 1);
+        at[1] = canon_event("StepStarted", names[i], "s", 1);
+        at[2] = canon_event(i % 9 == 0 ? "RunResumed" : "StepCompleted", names[i],
+                            i % 9 == 0 ? NULL : "s", 1);
+        at[3] = canon_event("RunCompleted", names[i], NULL, 1);
+        if (i % 25 == 24) canon_put(c, at[0]);
+    }
+}
+
+/* Returns how many of them are stored. */
+static int64_t check_large(const struct append_result res[LARGE_ITEMS], bool again) {
+    int64_t stored = 0;
+    for (int i = 0; i < LARGE_ITEMS; i++) {
+        bool refused = i % LARGE_EACH == 2 && i / LARGE_EACH % 9 == 0;
+        bool known = again || (i % LARGE_EACH == 0 && i / LARGE_EACH % 25 == 24);
+        CHECK(res[i].code == (refused ? ST_CONFLICT : ST_OK), "item %d", i);
+        CHECK(refused || res[i].duplicate == known, "item %d", i);
+        stored += !refused;
+    }
+    return stored;
+}
+
 /* A group so large that PostgreSQL gets its rows while it is being made: stored duplicates that
  * must be looked up, refusals and a batch that takes itself back in between change nothing. */
 TEST_DB(care_a_large_group_is_stored_whole) {
-    enum { RUNS = 150, EACH = 4, ITEMS = RUNS * EACH };
-    static struct append_item items[ITEMS];
-    static struct append_result res[ITEMS];
+    enum { HALF = LARGE_ITEMS / 2 };
+    static struct append_item items[LARGE_ITEMS];
+    static struct append_result res[LARGE_ITEMS];
     struct append_item bad[] = {canon_event("RunStarted", "late", NULL, 1),
                                 canon_event("StepStarted", "late", "s", 1),
                                 canon_event("RunResumed", "late", NULL, 1)};
@@ -124,37 +154,17 @@ TEST_DB(care_a_large_group_is_stored_whole) {
     struct canon c;
     struct error err = {0};
     canon_open(&c, url);
-    for (int i = 0; i < RUNS; i++) {
-        static char names[RUNS][16];
-        snprintf(names[i], sizeof(names[i]), "run-%d", i);
-        struct append_item *at = &items[(size_t)i * EACH];
-        at[0] = canon_event("RunStarted", names[i], NULL, 1);
-        at[1] = canon_event("StepStarted", names[i], "s", 1);
-        at[2] = canon_event(i % 9 == 0 ? "RunResumed" : "StepCompleted", names[i],
-                            i % 9 == 0 ? NULL : "s", 1);
-        at[3] = canon_event("RunCompleted", names[i], NULL, 1);
-        if (i % 25 == 24) canon_put(&c, at[0]);
-    }
+    make_large(&c, items);
     int64_t before = canon_int(&c, "SELECT COUNT(*) FROM ledger_event");
     struct append_request reqs[] = {
-        {.items = items, .count = ITEMS / 2, .results = res, .arena = &c.arena},
+        {.items = items, .count = HALF, .results = res, .arena = &c.arena},
         {.items = bad, .count = 3, .atomic = true, .results = bad_res, .arena = &c.arena},
-        {.items = items + ITEMS / 2,
-         .count = ITEMS / 2,
-         .results = res + ITEMS / 2,
-         .arena = &c.arena},
+        {.items = items + HALF, .count = HALF, .results = res + HALF, .arena = &c.arena},
         {.items = last, .count = 1, .atomic = true, .results = last_res, .arena = &c.arena}};
     struct append_request *all[] = {&reqs[0], &reqs[1], &reqs[2], &reqs[3]};
     for (int pass = 0; pass < 2; pass++) { /* the second time all of it is there */
         CHECK(ledger_append(c.ledger, all, 4, &err) == ST_OK, "%s", err.msg);
-        int64_t stored = 0;
-        for (int i = 0; i < ITEMS; i++) {
-            bool refused = i % EACH == 2 && i / EACH % 9 == 0;
-            bool known = pass == 1 || (i % EACH == 0 && i / EACH % 25 == 24);
-            CHECK(res[i].code == (refused ? ST_CONFLICT : ST_OK), "item %d", i);
-            CHECK(refused || res[i].duplicate == known, "item %d", i);
-            stored += !refused;
-        }
+        int64_t stored = check_large(res, pass == 1);
         CHECK(bad_res[0].code == ST_CONFLICT && bad_res[2].code == ST_CONFLICT);
         CHECK(last_res[0].code == ST_OK && last_res[0].duplicate == (pass == 1));
         CHECK(canon_int(&c, "SELECT COUNT(*) FROM ledger_event") == stored + 1);

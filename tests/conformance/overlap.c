@@ -19,7 +19,7 @@ struct batch {
 /* Runs that are opened, go on and end over several batches, with steps of their own. */
 static void batch_make(struct batch *b, struct canon *c, const char *name, int64_t number) {
     for (int i = 0; i < EVENTS; i++) {
-        const char *run = canon_fmt("%s-%lld", name, (long long)(number / 4 * RUNS + i % RUNS));
+        const char *run = canon_fmt("%s-%lld", name, (long long)number / 4 * RUNS + i % RUNS);
         const char *step = canon_fmt("s%lld-%d", (long long)(number % 4), i / RUNS);
         bool first = number % 4 == 0 && i < RUNS;
         b->items[i] = first ? canon_event("RunStarted", run, NULL, 1)
@@ -68,6 +68,33 @@ TEST(overlap_groups_are_stored_in_order) {
     canon_close(&reader);
 }
 
+enum odd { CAME_BEFORE, NEW_PLAN, OTHER_TENANT, FORBIDDEN, UNDER_WAY, ODDS };
+
+static void make_odd(struct append_item *odd, enum odd kind, const struct batch *before) {
+    if (kind == CAME_BEFORE) *odd = canon_event("RunStarted", "old-0", NULL, 1);
+    if (kind == NEW_PLAN) odd->event.plan_version = STR("99");
+    if (kind == OTHER_TENANT) odd->event.tenant_id = STR("globex");
+    if (kind == OTHER_TENANT) odd->event.run_id = STR("elsewhere");
+    if (kind == FORBIDDEN) *odd = canon_event("RunStarted", "old-0", NULL, 7);
+    if (kind == UNDER_WAY) *odd = before->items[0]; /* its first one is not committed yet */
+    canon_rekey(odd);
+}
+
+/* After a group that had to go alone, the next ones pause. */
+static status stage_soon(struct canon *c, struct batch *b, struct error *err) {
+    status st = ledger_stage(c->ledger, &b->pointer, 1, err);
+    for (int tries = 0; tries < 20 && st != ST_OK; tries++)
+        st = ledger_stage(c->ledger, &b->pointer, 1, err);
+    return st;
+}
+
+static void check_odd(const struct batch *b, enum odd kind, int64_t first_seq) {
+    const struct append_result *last = &b->results[EVENTS - 1];
+    CHECK(last->code == (kind == FORBIDDEN ? ST_CONFLICT : ST_OK), "kind %d", (int)kind);
+    CHECK(last->duplicate == (kind == CAME_BEFORE || kind == UNDER_WAY), "kind %d", (int)kind);
+    CHECK(b->results[0].seq == first_seq && !b->results[0].duplicate);
+}
+
 /* What must be asked of the database does not go beside a commit, and then goes alone: an event
  * that came before, a plan that is new, another tenant, a forbidden event. */
 TEST(overlap_takes_back_what_cannot_go_beside_a_commit) {
@@ -78,35 +105,23 @@ TEST(overlap_takes_back_what_cannot_go_beside_a_commit) {
     canon_open_as(&c, test_postgres(), LEDGER_REJECT);
     batch_make(&before, &c, "old", 0);
     canon_batch(&c, before.items, EVENTS, false, before.results);
-    for (int kind = 0; kind < 5; kind++) {
+    for (enum odd kind = 0; kind < ODDS; kind++) {
         int64_t seq = canon_int(&c, "SELECT MAX(sequence_number) FROM tenants");
-        batch_make(&before, &c, canon_fmt("before%d", kind), 0);
-        batch_make(&next, &c, canon_fmt("next%d", kind), 0);
-        struct append_item *odd = &next.items[EVENTS - 1];
-        if (kind == 0) *odd = canon_event("RunStarted", "old-0", NULL, 1);
-        if (kind == 1) odd->event.plan_version = STR("99");
-        if (kind == 2) odd->event.tenant_id = STR("globex");
-        if (kind == 3) *odd = canon_event("RunStarted", "old-0", NULL, 7);
-        if (kind == 4) *odd = before.items[0]; /* its first one is not committed yet */
-        if (kind == 2) odd->event.run_id = STR("elsewhere");
-        canon_rekey(odd);
-        for (int tries = 0; ledger_stage(c.ledger, &before.pointer, 1, &err) != ST_OK; tries++)
-            CHECK(tries < 20, "%s", err.msg);
+        batch_make(&before, &c, canon_fmt("before%d", (int)kind), 0);
+        batch_make(&next, &c, canon_fmt("next%d", (int)kind), 0);
+        make_odd(&next.items[EVENTS - 1], kind, &before);
+        CHECK(stage_soon(&c, &before, &err) == ST_OK, "%s", err.msg);
         CHECK(ledger_finish(c.ledger, &err) == ST_OK, "%s", err.msg);
-        status st = ledger_stage(c.ledger, &next.pointer, 1, &err);
-        for (int tries = 0; tries < 20 && kind == 4 && st != ST_OK; tries++)
-            st = ledger_stage(c.ledger, &next.pointer, 1, &err); /* it pauses after kind 3 */
-        CHECK((st == ST_OK) == (kind == 4), "kind %d: %s", kind, err.msg);
+        status st = kind == UNDER_WAY ? stage_soon(&c, &next, &err)
+                                      : ledger_stage(c.ledger, &next.pointer, 1, &err);
+        CHECK((st == ST_OK) == (kind == UNDER_WAY), "kind %d: %s", (int)kind, err.msg);
         CHECK(ledger_settle(c.ledger, &err) == ST_OK, "%s", err.msg);
         check_new(&before, seq + 1);
-        if (kind == 4)
+        if (kind == UNDER_WAY)
             CHECK(ledger_finish(c.ledger, &err) == ST_OK && ledger_settle(c.ledger, &err) == ST_OK);
         else
             CHECK(ledger_append(c.ledger, &next.pointer, 1, &err) == ST_OK, "%s", err.msg);
-        const struct append_result *last = &next.results[EVENTS - 1];
-        CHECK(last->code == (kind == 3 ? ST_CONFLICT : ST_OK), "kind %d", kind);
-        CHECK(last->duplicate == (kind == 0 || kind == 4), "kind %d", kind);
-        CHECK(next.results[0].seq == seq + EVENTS + 1 && !next.results[0].duplicate);
+        check_odd(&next, kind, seq + EVENTS + 1);
     }
     canon_clean(&c);
     canon_close(&c);
@@ -147,7 +162,7 @@ static bool fails_at(struct canon *c, struct canon *reader, enum fault fault, in
     bool failed = fault == ALLOCATION ? mem_calls() > n : !good[0] || !good[1];
     fail_at(c, fault, -1);
     int64_t there = stored(reader, name);
-    CHECK(there >= (good[0] + good[1]) * EVENTS, "call %lld: %lld events", (long long)n,
+    CHECK(there >= (int64_t)(good[0] + good[1]) * EVENTS, "call %lld: %lld events", (long long)n,
           (long long)there);
     CHECK(there % EVENTS == 0, "call %lld: a part of a group", (long long)n);
     for (int i = 0; i < 2; i++) {
