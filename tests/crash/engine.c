@@ -113,7 +113,7 @@ static void ask_for_runs(struct life *l) {
     for (int64_t i = 0; i < l->runs; i++) {
         char id[64];
         char out[256];
-        snprintf(id, sizeof(id), "run-%lld", (long long)(l->first_run + i));
+        snprintf(id, sizeof(id), "run-%lld", (long long)l->first_run + i);
         struct start_request q = {.ref = l->ref,
                                   .tenant_id = STR("tenant"),
                                   .project_id = STR("p"),
@@ -310,40 +310,52 @@ static bool check_all(const char *url, const char *dir, int64_t runs) {
 
 /* ---- a series ---- */
 
+static const char *const node_names[NODES_MAX] = {"north", "south"};
+
+/* One life on each node, killed in the middle of it. */
+static bool kill_lives(const char *url, const char *dir, int nodes, uint64_t *rng,
+                       int64_t *next_run, int64_t *kills) {
+    pid_t child[NODES_MAX] = {0};
+    bool ok = true;
+    for (int i = 0; i < nodes; i++) {
+        uint64_t life_seed = random_next(rng);
+        child[i] = fork();
+        if (child[i] == 0)
+            live(url, dir, nodes > 1 ? node_names[i] : NULL, life_seed, *next_run, RUNS_PER_LIFE,
+                 false);
+        *next_run += RUNS_PER_LIFE;
+    }
+    usleep(1000 * (20 + random_below(rng, LIFE_MS_MAX)));
+    for (int i = 0; i < nodes; i++) {
+        int wait = 0;
+        if (child[i] < 0) { /* -1 would be everybody */
+            ok = bad("fork: no process");
+            continue;
+        }
+        (void)kill(child[i], SIGKILL);
+        waitpid(child[i], &wait, 0);
+        if (WIFSIGNALED(wait) && WTERMSIG(wait) == SIGKILL) (*kills)++;
+        else ok = bad("a life ended by itself, status %#x", (unsigned)wait);
+    }
+    return ok;
+}
+
 static bool series(const char *name, const char *url, const char *dir, int64_t cycles, int nodes,
                    uint64_t seed) {
     int64_t start_ns = clock_mono_ns();
     int64_t kills = 0;
     int64_t next_run = 0;
     uint64_t rng = seed;
-    static const char *const names[NODES_MAX] = {"north", "south"};
     bool ok = true;
-    while (ok && kills < cycles) {
-        pid_t child[NODES_MAX] = {0};
-        for (int i = 0; i < nodes; i++) {
-            uint64_t life_seed = random_next(&rng);
-            child[i] = fork();
-            if (child[i] == 0)
-                live(url, dir, nodes > 1 ? names[i] : NULL, life_seed, next_run, RUNS_PER_LIFE,
-                     false);
-            next_run += RUNS_PER_LIFE;
-        }
-        usleep(1000 * (20 + random_below(&rng, LIFE_MS_MAX)));
-        for (int i = 0; i < nodes; i++) {
-            int wait = 0;
-            (void)kill(child[i], SIGKILL);
-            waitpid(child[i], &wait, 0);
-            if (WIFSIGNALED(wait) && WTERMSIG(wait) == SIGKILL) kills++;
-            else ok = bad("a life ended by itself, status %#x", (unsigned)wait);
-        }
-    }
+    while (ok && kills < cycles)
+        ok = kill_lives(url, dir, nodes, &rng, &next_run, &kills);
     if (ok) { /* the last one: every run asked for, to its end */
         pid_t last = fork();
         int wait = 0;
         if (last == 0)
-            live(url, dir, nodes > 1 ? names[0] : NULL, random_next(&rng), 0, next_run, true);
-        waitpid(last, &wait, 0);
-        if (!WIFEXITED(wait) || WEXITSTATUS(wait) != 0)
+            live(url, dir, nodes > 1 ? node_names[0] : NULL, random_next(&rng), 0, next_run, true);
+        if (last < 0 || waitpid(last, &wait, 0) != last || !WIFEXITED(wait) ||
+            WEXITSTATUS(wait) != 0)
             ok = bad("not every run came to its end, status %#x", (unsigned)wait);
     }
     ok = ok && check_all(url, dir, next_run);
