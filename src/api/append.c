@@ -144,8 +144,7 @@ static void answer_batch(struct call *c, struct append *a) {
     }
     for (size_t i = 0; i < a->line_count; i++) {
         const struct line *line = &a->lines[i];
-        const struct append_result *r = line->err ? NULL : &a->results[line->item];
-        const struct error *why = line->err ? line->err : r->err;
+        const struct error *why = line->err ? line->err : a->results[line->item].err;
         if (why) {
             buf_put_char(&c->out, '{');
             put_int(&c->out, "line", line->number);
@@ -153,7 +152,7 @@ static void answer_batch(struct call *c, struct append *a) {
             put_error(&c->out, why);
             buf_put_char(&c->out, '}');
         } else {
-            put_result(&c->out, r);
+            put_result(&c->out, &a->results[line->item]);
         }
         buf_put_char(&c->out, '\n');
     }

@@ -72,25 +72,28 @@ static str caller(struct call *c) {
 
 /* ---- repeated requests ---- */
 
+static void put_lower(struct buf *text, str s) {
+    for (size_t i = 0; i < s.len; i++) {
+        char ch = s.ptr[i];
+        buf_put_char(text, (char)(ch >= 'A' && ch <= 'Z' ? ch - 'A' + 'a' : ch));
+    }
+}
+
 /* The same bytes as another type are another request; a type's parameters mean nothing to us. */
 static void fingerprint(const struct http_request *q, uint8_t out[SHA256_LEN]) {
     uint8_t body[SHA256_LEN];
     struct buf text;
     str type = http_header(q, STR("Content-Type"));
     str parameters;
-    if (type.ptr) {
-        (void)str_split(type, ';', &type, &parameters);
-        type = str_trim(type);
-    }
     sha256_of(q->body, body);
     buf_init(&text, (size_t)64 * 1024);
     buf_put(&text, q->method);
     buf_put_char(&text, '\n');
     buf_put(&text, q->target);
     buf_put_char(&text, '\n');
-    for (size_t i = 0; i < type.len; i++) {
-        char ch = type.ptr[i];
-        buf_put_char(&text, ch >= 'A' && ch <= 'Z' ? (char)(ch - 'A' + 'a') : ch);
+    if (type.ptr) {
+        (void)str_split(type, ';', &type, &parameters);
+        put_lower(&text, str_trim(type));
     }
     buf_put_char(&text, '\n');
     buf_put_hex(&text, body, sizeof(body));

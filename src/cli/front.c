@@ -37,7 +37,7 @@ static bool is_loopback(str host) {
     struct in6_addr v6;
     char text[64];
     if (str_eq(host, STR("localhost"))) return true;
-    if (host.len >= sizeof(text)) return false;
+    if (!host.ptr || host.len >= sizeof(text)) return false;
     memcpy(text, host.ptr, host.len);
     text[host.len] = 0;
     if (inet_pton(AF_INET, text, &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;

@@ -136,7 +136,7 @@ void engine_start(struct engine *engine, const struct start_request *request, ch
                   engine_done done, void *context);
 /* A signal; idempotent on its signal_id. A run of another node answers
  * RUN_ELSEWHERE: host_post_signal() reaches it. */
-void engine_signal(struct engine *engine, str run_id, const struct signal *signal, str actor,
+void engine_signal(struct engine *engine, str run_id, const struct signal *given, str actor,
                    const struct append_rider *riders, engine_done done, void *context);
 
 /* ---- tasks for outside workers ---- */

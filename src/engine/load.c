@@ -358,14 +358,17 @@ static status launch_news(struct engine_run *r, const struct start_request *q, s
     }
     buf_put_char(&b, '}');
     status st = ST_OK;
-    if (b.full)
+    struct news *n = NULL;
+    if (b.full) {
         st = error_at(err, ST_LIMIT, "PARAMETERS_TOO_LARGE", "/parameters",
                       "plan reference and parameters together exceed %zu bytes", FLOW_PAYLOAD_MAX);
-    else if (!(*out = news_new(NEWS_LAUNCH, STR_NONE, STR_NONE, STR_NONE, buf_str(&b), q->actor)))
+    } else if (!(n = news_new(NEWS_LAUNCH, STR_NONE, STR_NONE, STR_NONE, buf_str(&b), q->actor))) {
         st = no_memory(err);
-    else
-        (*out)->id = r->launch_id;
-    if (st == ST_OK) (*out)->riders = q->riders;
+    } else {
+        n->id = r->launch_id;
+        n->riders = q->riders;
+        *out = n;
+    }
     buf_release(&b);
     return st;
 }
@@ -451,9 +454,9 @@ static void raise_alert(const struct start_request *q, const struct error *err) 
         LOG_S("error", str_c(err->msg)));
 }
 
-void engine_start(struct engine *eng, const struct start_request *given, char *run_id_out,
+void engine_start(struct engine *eng, const struct start_request *request, char *run_id_out,
                   engine_done done, void *context) {
-    struct start_request q = *given;
+    struct start_request q = *request;
     struct error err = {0};
     struct news *launch = NULL;
     struct engine_loaded loaded = {0};
@@ -486,7 +489,7 @@ void engine_start(struct engine *eng, const struct start_request *given, char *r
         st = prepare(r, &q, adapter, &launch, &err);
         if (st != ST_OK) run_drop(r, st, &err);
     }
-    if (st == ST_OK) {
+    if (launch) {
         launch->done = done;
         launch->context = context;
         r->has_flow = true;
@@ -565,12 +568,13 @@ void engine_signal(struct engine *eng, str run_id, const struct signal *given, s
         }
     }
     if (st == ST_OK) st = signal_news(run_id, &signal, actor, eng, &n, &err);
-    if (st == ST_OK && signal.step_id.ptr &&
+    if (n && signal.step_id.ptr &&
         !arena_try_str(&r->arena, signal.step_id, &n->signal.step_id)) {
         mem_free(n);
+        n = NULL;
         st = no_memory(&err);
     }
-    if (st != ST_OK) {
+    if (!n) {
         answer(done, context, st, &err);
         return;
     }

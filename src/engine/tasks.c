@@ -345,14 +345,13 @@ static status find_task(struct engine *eng, const struct task_ref *ref, struct e
             run_drive(r); /* it may have more to do than this */
             r = engine_resident(eng, ref->run_id);
         }
-        if (st == ST_OK && !r)
-            st = error_at(err, ST_CONFLICT, "LEASE_LOST", "", "the run is finished");
     }
-    if (st == ST_OK && !r->has_flow)
-        st = error_at(err, ST_RETRY, "RUN_LOADING", "", "the run is being loaded: try again");
-    if (st == ST_OK && !r->plan) /* it can only end */
-        st = error_at(err, ST_CONFLICT, "LEASE_LOST", "", "the run has lost its plan");
     if (st != ST_OK) return st;
+    if (!r) return error_at(err, ST_CONFLICT, "LEASE_LOST", "", "the run is finished");
+    if (!r->has_flow)
+        return error_at(err, ST_RETRY, "RUN_LOADING", "", "the run is being loaded: try again");
+    if (!r->plan) /* it can only end */
+        return error_at(err, ST_CONFLICT, "LEASE_LOST", "", "the run has lost its plan");
     int64_t i = plan_find(r->plan, ref->step_id);
     if (i < 0)
         return error_at(err, ST_NOT_FOUND, "STEP_NOT_FOUND", "", "the run has no step \"%.*s\"",
@@ -367,6 +366,7 @@ static status find_held(struct engine *eng, const struct task_ref *ref, struct e
                         uint32_t *step, struct error *err) {
     status st = find_task(eng, ref, run, step, err);
     if (st != ST_OK) return st;
+    ASSERT(*run);
     const struct flow_step *s = &(*run)->flow.steps[*step];
     if (s->phase != FLOW_OPEN || s->attempt != ref->attempt || (int64_t)s->leases != ref->lease ||
         s->lease_us == 0)
@@ -412,7 +412,7 @@ void engine_task_done(struct engine *eng, const struct task_ref *ref, bool ok, s
     struct news *n = NULL;
     if (st == ST_OK && !(n = news_new(NEWS_RESULT, output, code, message, STR_NONE, actor)))
         st = no_memory(&err);
-    if (st != ST_OK) {
+    if (!n) {
         if (done) done(context, st, &err);
         return;
     }

@@ -64,10 +64,10 @@ status receipt_find(struct ledger *l, str scope, str key, struct arena *arena, s
     struct receipt *found = NULL;
     size_t count = 0;
     status st = receipt_list(l, scope, key, 1, arena, &found, &count, err);
-    if (st == ST_OK && count == 0)
-        st = error_set(err, ST_NOT_FOUND, "there is no receipt for this key");
-    if (st == ST_OK) *out = found[0];
-    return st;
+    if (st != ST_OK) return st;
+    if (count == 0) return error_set(err, ST_NOT_FOUND, "there is no receipt for this key");
+    *out = found[0];
+    return ST_OK;
 }
 
 struct sweep {

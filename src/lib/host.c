@@ -566,7 +566,7 @@ static status signal_item(const struct run_info *info, const struct signal *sign
 status host_post_signal(struct ledger *ledger, str run_id, const struct signal *given, str actor,
                         const struct append_rider *riders, struct error *err) {
     struct arena arena;
-    struct run_info info;
+    struct run_info info = {0};
     struct append_item item = {0};
     struct append_result result = {0};
     struct signal signal = *given;

@@ -213,7 +213,9 @@ status host_plans_get(struct host_plans *p, str tenant_id, const struct plan_ref
                       const struct plan **out, struct error *err) {
     struct host_plan *slot = NULL;
     status st = get(p, tenant_id, ref, &slot, err);
-    if (st == ST_OK && slot->refs == 0) st = charge(p, tenant_id, slot, err);
+    if (st != ST_OK) return st;
+    ASSERT(slot);
+    if (slot->refs == 0) st = charge(p, tenant_id, slot, err);
     if (st != ST_OK) return st;
     slot->refs++;
     *out = slot->plan;
@@ -244,6 +246,7 @@ static void fetch_link(struct host_plans *p, struct fetch *f) {
 }
 
 static void fetch_unlink(struct fetch *f) {
+    ASSERT(f->owner); /* once */
     *f->link = f->next;
     if (f->next) f->next->link = f->link;
     f->owner->fetch_count--;
