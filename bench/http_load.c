@@ -406,7 +406,7 @@ void load_finish(struct load_run *run, const char *what, struct load_result *res
     if (!there) die(what, NULL);
     if (result->bad == 0) return;
     fprintf(stderr, "cairn-bench: %s: %lld of %lld answers were bad, the first: %s\n", what,
-            (long long)result->bad, (long long)(result->bad + result->answers), result->complaint);
+            (long long)result->bad, (long long)result->bad + result->answers, result->complaint);
     exit(1);
 }
 

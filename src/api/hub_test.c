@@ -505,13 +505,13 @@ TEST_DB(hub_ends_streams_of_keys_that_were_changed) {
     changed.roles = 8;
     CHECK(api_key_update(b.ledger, &revoked, NULL, &err) == ST_OK, "%s", err.msg);
     CHECK(api_key_update(b.ledger, &changed, NULL, &err) == ST_OK, "%s", err.msg);
-    fixture_wait(&b.f, 3 * HUB_POLL_MS);
+    fixture_wait(&b.f, (int64_t)3 * HUB_POLL_MS);
     CHECK(hub_streams(b.hub) == 5); /* it is not looked at all the time */
     keys_are_due(&b);
     CHECK(hub_readers_at(&b, r, 2, -1));
     CHECK(hub_bed_streams_are(&b, 3) && b.hub->owners.count == 3);
     keys_are_due(&b);
-    fixture_wait(&b.f, 3 * HUB_POLL_MS); /* the others are as they were */
+    fixture_wait(&b.f, (int64_t)3 * HUB_POLL_MS); /* the others are as they were */
     CHECK(hub_streams(b.hub) == 3);
     hub_owner_changed(b.hub, STR("key:bbbbbbbbbbbbbbbb")); /* what this process changes: at once */
     CHECK(hub_streams(b.hub) == 2);
@@ -550,7 +550,7 @@ TEST_DB(hub_ends_streams_of_tokens_whose_key_is_gone) {
     hub_reader_end(&r[0]);
     hub_reader_open(&b, &r[0], "/r/R?owner=jwt:carol&version=104", 0);
     CHECK(hub_readers_at(&b, r, 1, 1));
-    fixture_wait(&b.f, 3 * HUB_POLL_MS);
+    fixture_wait(&b.f, (int64_t)3 * HUB_POLL_MS);
     CHECK(hub_streams(b.hub) == 4 && asked == 3); /* it is not asked all the time */
     keys_are_due(&b);
     CHECK(hub_readers_at(&b, r, 1, -1));

@@ -91,6 +91,7 @@ const struct command commands[] = {
      cmd_run_pause, "let a run finish what it has begun, and start nothing more",
      "Steps that run go on to their end; timers start no new work until \"cairn run resume\"."},
     {"run", "resume", "[RUN]", 0, 1, USES_LEDGER | USES_SERVER | USES_FOLDER,
+     /* NOLINTNEXTLINE(misc-redundant-expression): a union of two sets, which both have --wait */
      SIGNAL_OPTIONS | ENGINE_OPTIONS | B(ALL) | B(QUIET), 0, cmd_run_resume,
      "go on with a run that is paused, or was interrupted",
      "A PAUSED run is told to go on. A run that nobody carries out, because its process ended, is "

@@ -86,9 +86,9 @@ const struct flow_timer *flow_next_timer(struct flow *f) {
 
 static uint64_t mix(uint64_t x) { /* splitmix64's finaliser */
     x ^= x >> 30;
-    x *= 0xbf58476d1ce4e5b9u;
+    x *= 0xbf58476d1ce4e5b9U;
     x ^= x >> 27;
-    x *= 0x94d049bb133111ebu;
+    x *= 0x94d049bb133111ebU;
     return x ^ (x >> 31);
 }
 

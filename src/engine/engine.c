@@ -53,8 +53,8 @@ void run_timer(struct engine_run *r, int64_t due_us) {
     if (due_us == FLOW_NEVER) return;
     if (eng->heap_count == eng->heap_cap) {
         uint32_t cap = eng->heap_cap == 0 ? 64 : eng->heap_cap * 2;
-        struct engine_run **heap =
-            mem_grow(eng->heap, eng->heap_cap * sizeof(*heap), cap * sizeof(*heap));
+        const size_t each = sizeof(struct engine_run *);
+        struct engine_run **heap = mem_grow(eng->heap, eng->heap_cap * each, cap * each);
         if (!heap) return; /* the row in lease_run brings it back */
         eng->heap = heap;
         eng->heap_cap = cap;

@@ -117,11 +117,12 @@ status riders_write(struct ledger *l, const struct append_rider *riders, struct 
 }
 
 static status ride_body(struct ledger *l, void *context, struct error *err) {
-    return riders_write(l, context, err);
+    const struct append_rider **riders = context;
+    return riders_write(l, *riders, err);
 }
 
 status access_ride(struct ledger *l, const struct append_rider *riders, struct error *err) {
     if (!riders) return ST_OK;
     arena_reset(&l->scratch);
-    return ledger_transact(l, ride_body, (void *)(uintptr_t)riders, err);
+    return ledger_transact(l, ride_body, &riders, err);
 }

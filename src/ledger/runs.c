@@ -392,7 +392,7 @@ static status make_needle(struct hunt *h, struct arena *arena, struct error *err
     for (size_t i = 0; i < text.len; i++) {
         char c = text.ptr[i];
         if (like && (c == '%' || c == '_' || c == '!')) made[n++] = '!';
-        made[n++] = !like && c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
+        made[n++] = (char)(!like && c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
     }
     if (like) made[n++] = '%';
     h->needle = str_n(made, n);

@@ -22,7 +22,7 @@ static void put_retry(struct drawing *d) {
     buf_printf(&d->text,
                ",\"retry\":{\"maxAttempts\":%lld,\"initialMs\":%lld,\"factor\":%lld,\"maxMs\":%lld",
                (long long)between(d, 1, 4), (long long)initial, (long long)between(d, 1, 3),
-               (long long)(initial + between(d, 0, 20000)));
+               (long long)initial + between(d, 0, 20000));
     if (chance(d, 300)) buf_printf(&d->text, ",\"jitter\":0.%lld", (long long)between(d, 1, 9));
     if (chance(d, 150)) buf_put_c(&d->text, ",\"nonRetryable\":[\"EXIT_CODE\"]");
     buf_put_char(&d->text, '}');
@@ -92,7 +92,8 @@ static void put_steps(struct drawing *d) {
     struct buf whole = d->text;
     struct buf pieces[STEPS_MAX];
     uint32_t order[STEPS_MAX];
-    for (uint32_t i = 0; i < d->count; i++) {
+    const uint32_t count = d->count;
+    for (uint32_t i = 0; i < count; i++) {
         buf_init(&d->text, 4096);
         buf_put_char(&d->text, '[');
         put_step(d, i);
@@ -100,18 +101,18 @@ static void put_steps(struct drawing *d) {
         order[i] = i;
     }
     d->text = whole;
-    for (uint32_t i = d->count; i > 1 && chance(d, 700); i--) {
+    for (uint32_t i = count; i > 1 && chance(d, 700); i--) {
         uint32_t k = (uint32_t)between(d, 0, i - 1);
         uint32_t swap = order[i - 1];
         order[i - 1] = order[k];
         order[k] = swap;
     }
-    for (uint32_t i = 0; i < d->count; i++) {
+    for (uint32_t i = 0; i < count; i++) {
         str piece = str_from(buf_str(&pieces[order[i]]), 1);
         if (i > 0) buf_put_char(&d->text, ',');
         buf_put(&d->text, piece);
     }
-    for (uint32_t i = 0; i < d->count; i++)
+    for (uint32_t i = 0; i < count; i++)
         buf_release(&pieces[i]);
 }
 

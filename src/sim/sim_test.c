@@ -25,7 +25,7 @@ TEST(sim_every_run_ends_and_no_invariant_breaks) {
     int64_t events = 0;
     int64_t faults = 0;
     for (int i = 0; i < scaled(SEEDS, SEEDS_LEAST); i++) {
-        quietly((uint64_t)(FIRST_SEED + i), &r);
+        quietly(FIRST_SEED + (uint64_t)i, &r);
         CHECK(r.ok, "seed %llu: %s: %s\n%s", (unsigned long long)r.seed, r.invariant, r.what,
               r.tail);
         events += r.events;

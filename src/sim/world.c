@@ -13,14 +13,14 @@ enum { HAPPENINGS_MAX = 2000000 };         /* a world that turns in circles */
 
 uint64_t sim_mix(uint64_t x) { /* splitmix64's finaliser */
     x ^= x >> 30;
-    x *= 0xbf58476d1ce4e5b9u;
+    x *= 0xbf58476d1ce4e5b9U;
     x ^= x >> 27;
-    x *= 0x94d049bb133111ebu;
+    x *= 0x94d049bb133111ebU;
     return x ^ (x >> 31);
 }
 
 uint64_t sim_rng_next(struct rng *r) {
-    r->state += 0x9e3779b97f4a7c15u;
+    r->state += 0x9e3779b97f4a7c15U;
     return sim_mix(r->state);
 }
 

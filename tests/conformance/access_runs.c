@@ -17,7 +17,7 @@ static str list_all(struct canon *c, struct run_filter f, size_t limit, int *pag
         CHECK(ledger_list_runs(c->ledger, &f, limit, &c->arena, &runs, &count, &next, &err) ==
                   ST_OK,
               "%s", err.msg);
-        CHECK(count <= limit && next >= 0 && (next == 0 || next < INT64_MAX));
+        CHECK(count <= limit && next >= 0 && next < INT64_MAX);
         CHECK(next == 0 || f.before_run_no == 0 || next < f.before_run_no);
         CHECK(f.scan_max > 0 || count == limit ||
               next == 0); /* unbounded: only the last is short */

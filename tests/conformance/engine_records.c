@@ -159,8 +159,10 @@ static void check_members(struct bed *bed, str json, const char *const *names, s
     yyjson_val *root = NULL;
     struct error err = {0};
     struct json_limits limits = {EVENT_BYTES_MAX, JSON_DEPTH_MAX};
-    size_t i, n;
-    yyjson_val *key, *value;
+    size_t i;
+    size_t n;
+    yyjson_val *key;
+    yyjson_val *value;
     CHECK(json_parse(json, limits, &bed->arena, &root, &err) == ST_OK && yyjson_is_obj(root));
     yyjson_obj_foreach(root, i, n, key, value) {
         bool known = false;
@@ -343,7 +345,8 @@ static bool names_a_handler(str text) { /* \bon(Run|Step)[A-Z] */
     for (size_t i = 0; i + 6 < text.len; i++) {
         const char *p = text.ptr + i;
         if (p[0] != 'o' || p[1] != 'n') continue;
-        char before = i > 0 ? p[-1] : ' ';
+        char before = ' ';
+        if (i > 0) before = p[-1];
         bool word = (before >= 'a' && before <= 'z') || (before >= 'A' && before <= 'Z') ||
                     (before >= '0' && before <= '9') || before == '_';
         str rest = str_from(text, i + 2);
@@ -354,6 +357,7 @@ static bool names_a_handler(str text) { /* \bon(Run|Step)[A-Z] */
     return false;
 }
 
+/* As deep as our own folders are. NOLINTNEXTLINE(misc-no-recursion) */
 static int search_folder(const char *folder, struct arena *arena) {
     DIR *dir = opendir(folder);
     int pages = 0;
