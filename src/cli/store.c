@@ -14,8 +14,9 @@ static str from_env(const char *name) {
 }
 
 str store_folder(const struct cli *cli) {
-    str data = cli->args.values[OPT_DATA];
-    if (!data.ptr) data = from_env("CAIRN_DATA");
+    str given = cli->args.values[OPT_DATA];
+    if (given.ptr) return given;
+    str data = from_env("CAIRN_DATA");
     return data.ptr ? data : STR("./cairn-data");
 }
 
