@@ -100,7 +100,9 @@ TEST_DB(engine_task_is_handed_out_and_answered) {
     CHECK(bed_start(&bed, &request, &err) == ST_OK, "%s", err.msg);
     struct explanation x = explained(&bed, "r");
     CHECK(x.count == 1 && x.waits[0].kind == WAIT_WORKER && is(x.waits[0].on, "q"));
-    struct polled p = poll_for(&bed, "w1", 5, 60000, 5000);
+    struct polled p;
+    poll_begin(&bed, &p, "w1", 5, 60000, 5000);
+    poll_end(&p);
     CHECK(p.count == 1);
     const struct task *t = &p.tasks[0];
     CHECK(is(t->ref.run_id, "r") && is(t->ref.step_id, "t") && t->ref.attempt == 1 &&
