@@ -267,19 +267,21 @@ static void on_started(void *context, status code, const struct error *err) {
     }
 }
 
-static void start_now(void *context, status code, const struct error *err) {
-    struct call *c = context;
+static void start_now(struct call *c) {
     struct start *s = c->own;
-    if (code != ST_OK) {
-        fail_start(c, err);
-        return;
-    }
     if (s->wait_s > 0 && !join_waiters(c)) s->wait_s = 0;
     put_started(c, false);
     buf_put_char(&c->out, '}');
     c->receipt.location = call_path(c, "/v1/runs/", s->q.run_id);
     s->q.riders = call_riders(c, s->q.run_id, s->reason, 201, false);
     engine_start(c->api->options.engine, &s->q, s->run_id, on_started, c);
+}
+
+static void on_fetched(void *context, status code, const struct error *err) {
+    if (code == ST_OK)
+        start_now(context);
+    else
+        fail_start(context, err);
 }
 
 /* Prefer: wait=10, among other preferences that we do not know. */
@@ -342,9 +344,9 @@ static void post_run(struct call *c) {
     c->environment_id = s->q.environment_id;
     c->engine_attempt = c->logical_attempt = 1;
     if (c->api->options.prefetch)
-        c->api->options.prefetch(c->api->options.context, s->q.tenant_id, &s->q.ref, start_now, c);
+        c->api->options.prefetch(c->api->options.context, s->q.tenant_id, &s->q.ref, on_fetched, c);
     else
-        start_now(c, ST_OK, NULL);
+        start_now(c);
 }
 
 /* ---- lists ---- */
