@@ -68,7 +68,7 @@ static bool starter_answered(void *context, size_t connection, int code, str bod
 
 void bench_http_run(const struct bench_options *o) {
     struct http_child cairn;
-    struct starter s;
+    struct starter s = {0};
     struct load_result r;
     struct buf dir;
     buf_init(&dir, 4096);

@@ -46,12 +46,13 @@ static struct metric *request_metric(struct call *c, int code) {
     if (!c->route || !api->options.metrics) return NULL;
     struct metric **slot =
         &api->m_requests[route_index(c->route) * STATUS_CLASSES + (size_t)(code / 100)];
-    if (*slot) return *slot;
-    char labels[160];
-    snprintf(labels, sizeof(labels), "route=\"%s\",method=\"%s\",code=\"%dxx\"", c->route->path,
-             c->route->method, code / 100);
-    *slot = metrics_counter(api->options.metrics, "cairn_http_requests_total",
-                            "Requests answered, by route and class of status.", labels);
+    if (!*slot) {
+        char labels[160];
+        snprintf(labels, sizeof(labels), "route=\"%s\",method=\"%s\",code=\"%dxx\"", c->route->path,
+                 c->route->method, code / 100);
+        *slot = metrics_counter(api->options.metrics, "cairn_http_requests_total",
+                                "Requests answered, by route and class of status.", labels);
+    }
     return *slot;
 }
 

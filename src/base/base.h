@@ -18,5 +18,6 @@
 /* An assertion states what only a bug of ours can break. On in release. Input is never asserted. */
 #define ASSERT(cond) ((cond) ? (void)0 : panic(__FILE__, __LINE__, #cond))
 
-/* Prints the broken condition to stderr and aborts. */
-_Noreturn void panic(const char *file, int line, const char *what);
+/* Prints the broken condition to stderr and aborts. (cppcheck understands the attribute, not
+ * _Noreturn.) */
+__attribute__((noreturn)) void panic(const char *file, int line, const char *what);

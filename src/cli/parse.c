@@ -154,7 +154,7 @@ void parse_explanation(yyjson_val *obj, struct arena *arena, struct explanation 
     READ(obj, snapshot_members, &out->snapshot);
     out->snapshot.status = run_status_of(text_of(obj, "status"));
     out->waits = ARENA_ARRAY(arena, struct wait, yyjson_arr_size(waits) + 1);
-    yyjson_arr_foreach(waits, i, max, item) parse_wait(item, &out->waits[out->count++]);
+    yyjson_arr_foreach(waits, i, max, item) { parse_wait(item, &out->waits[out->count++]); }
     out->wakes = wake.ptr != NULL;
     out->wake_us = time_us(json_member(obj, "nextWake")); /* 0 for "now" */
 }

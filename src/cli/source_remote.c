@@ -84,7 +84,7 @@ static status list_runs(struct source *s, const struct run_filter *filter, str c
     if (st != ST_OK) return st;
     *count = yyjson_arr_size(items);
     *runs = ARENA_ARRAY(arena, struct run_info, *count + 1);
-    yyjson_arr_foreach(items, i, max, item) parse_run(item, &(*runs)[i]);
+    yyjson_arr_foreach(items, i, max, item) { parse_run(item, &(*runs)[i]); }
     return ST_OK;
 }
 
@@ -164,7 +164,7 @@ static status steps(struct source *s, str run_id, struct arena *arena, struct st
     yyjson_val *items = json_member(answer, "items");
     *count = yyjson_arr_size(items);
     *out = ARENA_ARRAY(arena, struct step_view, *count + 1);
-    yyjson_arr_foreach(items, i, max, item) parse_step(item, &(*out)[i]);
+    yyjson_arr_foreach(items, i, max, item) { parse_step(item, &(*out)[i]); }
     return ST_OK;
 }
 
@@ -198,7 +198,7 @@ static status causes(struct source *s, uuid event_id, size_t limit, struct arena
     yyjson_val *items = json_member(answer, "items");
     page->count = yyjson_arr_size(items);
     page->records = ARENA_ARRAY(arena, struct event_record, page->count + 1);
-    yyjson_arr_foreach(items, i, max, item) parse_event(item, arena, &page->records[i]);
+    yyjson_arr_foreach(items, i, max, item) { parse_event(item, arena, &page->records[i]); }
     *more = yyjson_is_true(json_member(answer, "more")) && page->count > 0;
     return ST_OK;
 }
@@ -216,7 +216,7 @@ static status alerts(struct source *s, str run_id, str cursor, size_t limit, str
     if (st != ST_OK) return st;
     *count = yyjson_arr_size(items);
     *out = ARENA_ARRAY(arena, struct alert, *count + 1);
-    yyjson_arr_foreach(items, i, max, item) parse_alert(item, &(*out)[i]);
+    yyjson_arr_foreach(items, i, max, item) { parse_alert(item, &(*out)[i]); }
     return ST_OK;
 }
 
@@ -371,7 +371,7 @@ static status key_list(struct source *s, str tenant_id, str cursor, size_t limit
     if (st != ST_OK) return st;
     *count = yyjson_arr_size(items);
     *keys = ARENA_ARRAY(arena, struct api_key, *count + 1);
-    yyjson_arr_foreach(items, i, max, item) parse_key(item, &(*keys)[i]);
+    yyjson_arr_foreach(items, i, max, item) { parse_key(item, &(*keys)[i]); }
     return ST_OK;
 }
 
@@ -396,7 +396,7 @@ static status audit_page(struct source *s, str tenant_id, str cursor, size_t lim
     if (st != ST_OK) return st;
     *count = yyjson_arr_size(items);
     *entries = ARENA_ARRAY(arena, struct audit_entry, *count + 1);
-    yyjson_arr_foreach(items, i, max, item) parse_audit(item, &(*entries)[i]);
+    yyjson_arr_foreach(items, i, max, item) { parse_audit(item, &(*entries)[i]); }
     return ST_OK;
 }
 

@@ -122,7 +122,7 @@ TEST(http_server_corpus_in_any_pieces) {
         size_t i;
         size_t n;
         yyjson_val *item;
-        yyjson_arr_foreach(cases, i, n, item) run_case(f, item, way, &seed);
+        yyjson_arr_foreach(cases, i, n, item) { run_case(f, item, way, &seed); }
     }
     struct http_stats stats;
     http_server_stats(f->server, &stats);

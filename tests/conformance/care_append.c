@@ -149,8 +149,8 @@ TEST_DB(care_a_large_group_is_stored_whole) {
                                 canon_event("StepStarted", "late", "s", 1),
                                 canon_event("RunResumed", "late", NULL, 1)};
     struct append_item last[] = {canon_event("RunStarted", "last", NULL, 1)};
-    struct append_result bad_res[3];
-    struct append_result last_res[1];
+    struct append_result bad_res[3] = {0};
+    struct append_result last_res[1] = {0};
     struct canon c;
     struct error err = {0};
     canon_open(&c, url);

@@ -159,7 +159,7 @@ static const struct wait *only_wait(struct bed *bed, const char *run_id, enum wa
     CHECK(x.waits[0].kind == kind, "%s: %s", run_id, wait_kind_name(x.waits[0].kind));
     CHECK(x.alive && x.node.ptr, "%s", run_id);
     CHECK(x.waits[0].since_us > 0 && x.waits[0].since_us <= clock_wall_us());
-    return &x.waits[0];
+    return x.waits;
 }
 
 TEST_DB(explain_says_what_a_run_waits_for) {
