@@ -1,6 +1,9 @@
 #include "ledger/writer.h"
 
+#include <errno.h>
 #include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
 
 #include "base/arena.h"
 #include "base/limits.h"
@@ -17,11 +20,16 @@ struct writer {
     struct writer_call *calls[QUEUE_REQUESTS_MAX];
     size_t under_way;
     int64_t started_ns;
+    /* The last group: how many calls it had, and how long it took. */
+    size_t last_calls;
+    int64_t last_ns;
     struct metric *events, *commits, *failures, *seconds;
 };
 
 /* A smaller group waits for the commit before it and takes with it what comes meanwhile. */
 enum { OVERLAP_EVENTS_MIN = 128 };
+
+enum { GATHER_SHARE = 4, GATHER_NS_MAX = 1000000 };
 
 static void answer(struct writer_call **calls, size_t n, status code, const struct error *err) {
     for (size_t i = 0; i < n; i++) {
@@ -37,7 +45,9 @@ static void finished(struct writer *w, struct writer_call **calls, size_t n, int
     size_t items = 0;
     for (size_t i = 0; i < n; i++)
         items += calls[i]->request.count;
-    metric_observe(w->seconds, (double)(clock_mono_ns() - start) / 1e9);
+    w->last_calls = n;
+    w->last_ns = clock_mono_ns() - start;
+    metric_observe(w->seconds, (double)w->last_ns / 1e9);
     metric_add(w->commits, 1);
     if (st == ST_OK)
         metric_add(w->events, (int64_t)items);
@@ -127,10 +137,24 @@ static size_t group_size(struct writer_call **calls, size_t n, size_t *items) {
     return n;
 }
 
+/* Who was just answered often comes back at once: a commit that starts with the first of them leaves
+ * the others waiting for its end. So wait for as many as were answered together, but only for a
+ * fraction of what that commit took. */
+static size_t gather(struct writer *w, void **taken, size_t n) {
+    int64_t wait_ns = w->last_ns / GATHER_SHARE;
+    int64_t until = clock_mono_ns() + (wait_ns < GATHER_NS_MAX ? wait_ns : GATHER_NS_MAX);
+    while (n > 0 && n < w->last_calls && clock_mono_ns() < until) {
+        sched_yield();
+        n += queue_take(w->queue, taken + n, QUEUE_REQUESTS_MAX - n, 0);
+    }
+    return n;
+}
+
 /* Waits for calls; while a commit is under way, only looks. A few that wait then wait for its end,
  * and more may come. */
 static size_t take(struct writer *w, void **taken) {
-    if (w->under_way == 0) return queue_take(w->queue, taken, QUEUE_REQUESTS_MAX, -1);
+    if (w->under_way == 0)
+        return gather(w, taken, queue_take(w->queue, taken, QUEUE_REQUESTS_MAX, -1));
     size_t n = queue_take(w->queue, taken, QUEUE_REQUESTS_MAX, 0);
     size_t items = 0;
     (void)group_size((struct writer_call **)taken, n, &items);
@@ -233,37 +257,26 @@ status writer_submit(struct writer *w, struct writer_call *call, struct error *e
 
 /* ---- waiting ---- */
 
-struct waiter {
-    pthread_mutex_t lock; /* guards `ready` */
-    pthread_cond_t cond;
-    bool ready;
-};
-
 static void wake(struct writer_call *call) {
-    struct waiter *waiter = call->context;
-    pthread_mutex_lock(&waiter->lock);
-    waiter->ready = true;
-    pthread_cond_signal(
-        &waiter->cond); /* under the lock: the waiter's stack is gone once it is released */
-    pthread_mutex_unlock(&waiter->lock);
+    int rc = sem_post(call->context);
+    ASSERT(rc == 0);
 }
 
 status writer_append(struct writer *w, struct writer_call *call, int64_t timeout_ms,
                      struct error *err) {
-    struct waiter waiter = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
+    sem_t done;
     status st = check_size(call, err);
     if (st != ST_OK) return st;
+    int rc = sem_init(&done, 0, 0);
+    ASSERT(rc == 0);
     call->done = wake;
-    /* cppcheck-suppress autoVariables ; the waiter outlives its use: we leave once it is refused,
-     * or done */
-    call->context = &waiter;
+    /* cppcheck-suppress autoVariables ; it outlives its use: we leave once the call is refused, or
+     * done */
+    call->context = &done;
     if (!queue_push(w->queue, call, timeout_ms)) return refused(w, err);
-    pthread_mutex_lock(&waiter.lock);
-    while (!waiter.ready)
-        pthread_cond_wait(&waiter.cond, &waiter.lock);
-    pthread_mutex_unlock(&waiter.lock);
-    pthread_mutex_destroy(&waiter.lock);
-    pthread_cond_destroy(&waiter.cond);
+    while (sem_wait(&done) != 0)
+        ASSERT(errno == EINTR);
+    sem_destroy(&done);
     if (call->code != ST_OK) *err = call->err;
     return call->code;
 }
