@@ -137,9 +137,9 @@ static size_t group_size(struct writer_call **calls, size_t n, size_t *items) {
     return n;
 }
 
-/* Who was just answered often comes back at once: a commit that starts with the first of them leaves
- * the others waiting for its end. So wait for as many as were answered together, but only for a
- * fraction of what that commit took. */
+/* Who was just answered often comes back at once: a commit that starts with the first of them
+ * leaves the others waiting for its end. So wait for as many as were answered together, but only
+ * for a fraction of what that commit took. */
 static size_t gather(struct writer *w, void **taken, size_t n) {
     int64_t wait_ns = w->last_ns / GATHER_SHARE;
     int64_t until = clock_mono_ns() + (wait_ns < GATHER_NS_MAX ? wait_ns : GATHER_NS_MAX);
@@ -273,10 +273,11 @@ status writer_append(struct writer *w, struct writer_call *call, int64_t timeout
     /* cppcheck-suppress autoVariables ; it outlives its use: we leave once the call is refused, or
      * done */
     call->context = &done;
-    if (!queue_push(w->queue, call, timeout_ms)) return refused(w, err);
-    while (sem_wait(&done) != 0)
+    bool pushed = queue_push(w->queue, call, timeout_ms);
+    while (pushed && sem_wait(&done) != 0)
         ASSERT(errno == EINTR);
     sem_destroy(&done);
+    if (!pushed) return refused(w, err);
     if (call->code != ST_OK) *err = call->err;
     return call->code;
 }

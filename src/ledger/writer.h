@@ -1,8 +1,9 @@
-/* ledger/writer.h: the ledger thread. Many producers, one writer, group commit without waiting.
+/* ledger/writer.h: the ledger thread. Many producers, one writer, group commit.
  *
  * The thread owns the struct ledger. It takes everything that is queued, commits it as one
- * transaction and answers each waiter; while it commits, the next group gathers. An answer is given
- * only after the commit is durable. The queue is bounded: when it is full, submitting answers
+ * transaction and answers each waiter; while it commits, the next group gathers. Of those who were
+ * answered together it waits a moment for the last; a lone producer waits for nobody. An answer is
+ * given only after the commit is durable. The queue is bounded: when it is full, submitting answers
  * ST_LIMIT (reason QUEUE_FULL) and nothing was taken. */
 #pragma once
 
@@ -27,8 +28,8 @@ struct writer_call {
     struct error err;
     /* Called on the ledger thread; NULL only inside writer_append(). */
     void (*done)(struct writer_call *call);
-    /* Or, instead of a request: something else to do on the ledger thread, such as renewing a lease.
-     * Its status becomes `code`. */
+    /* Or, instead of a request: something else to do on the ledger thread, such as renewing a
+     * lease. Its status becomes `code`. */
     status (*task)(struct ledger *ledger, void *task_context, struct error *err);
     void *task_context;
     void *context;                /* the caller's */
