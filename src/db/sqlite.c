@@ -21,12 +21,14 @@
 
 #include "base/buf.h"
 #include "base/os.h"
+#include "base/time.h"
 
 enum {
     CACHE_KIB = 8192,            /* page cache of a writer; more gained nothing */
     AUTOCHECKPOINT_PAGES = 4000, /* the best of those measured */
     STOP_STEPS =
-        10000, /* of SQLite's machine, between two looks at db->stop: below a millisecond */
+        10000,       /* of SQLite's machine, between two looks at db->stop: below a millisecond */
+    WAL_WAIT_MS = 2, /* between two tries to switch to it */
     BACKUP_PAGES = 256,  /* copied per step, 1 MiB; the source can be read and written in between */
     BACKUP_WAIT_MS = 20, /* pause when the source is locked, */
     BACKUP_WAITS_MAX =
@@ -127,11 +129,18 @@ static int prepare_kept(struct sqlite_db *db, const char *sql, sqlite3_stmt **ou
 }
 
 /* Switches to WAL, which is refused silently where it cannot be (in memory, on some file systems).
- */
+ * Of several who open a new file at once, all but one are told that it is busy, without a wait:
+ * each holds a read lock that the others' switch would wait for. */
 static status set_wal(struct sqlite_db *db, struct error *err) {
     sqlite3_stmt *stmt = NULL;
+    int64_t patience = clock_mono_ns() + (int64_t)DB_BUSY_TIMEOUT_MS * 1000000;
     int rc = sqlite3_prepare_v2(db->conn, "PRAGMA journal_mode=WAL", -1, &stmt, NULL);
     if (rc == SQLITE_OK) rc = sqlite3_step(stmt);
+    while ((rc & 0xff) == SQLITE_BUSY && clock_mono_ns() < patience) {
+        sqlite3_reset(stmt); /* gives the read lock back */
+        sqlite3_sleep(WAL_WAIT_MS);
+        rc = sqlite3_step(stmt);
+    }
     bool wal =
         rc == SQLITE_ROW && str_eq(str_c((const char *)sqlite3_column_text(stmt, 0)), STR("wal"));
     status st = ST_OK;

@@ -322,17 +322,17 @@ struct racer {
     bool fresh[RACE_KEYS];
     int retries;
     bool ok;
+    struct error e;
 };
 
 static void *race(void *arg) {
     struct racer *me = arg;
     struct registry *r = NULL;
-    struct error e;
-    me->ok = registry_open(me->url, &r, &e) == ST_OK;
+    me->ok = registry_open(me->url, &r, &me->e) == ST_OK;
     for (int i = 0; me->ok && i < RACE_KEYS; i++) {
-        status st = registry_get(r, STR("run"), key_of(i).b, &me->ids[i], &me->fresh[i], &e);
+        status st = registry_get(r, STR("run"), key_of(i).b, &me->ids[i], &me->fresh[i], &me->e);
         while (st == ST_RETRY && me->retries++ < 100) {
-            st = registry_get(r, STR("run"), key_of(i).b, &me->ids[i], &me->fresh[i], &e);
+            st = registry_get(r, STR("run"), key_of(i).b, &me->ids[i], &me->fresh[i], &me->e);
         }
         me->ok = st == ST_OK;
     }
@@ -352,7 +352,7 @@ TEST_DB(registry_table_has_one_winner) {
     for (int k = 0; k < RACE_KEYS; k++) {
         int winners = 0;
         for (int i = 0; i < RACERS; i++) {
-            CHECK(racers[i].ok, "racer %d", i);
+            CHECK(racers[i].ok, "racer %d: %s", i, racers[i].e.msg);
             CHECK(uuid_eq(racers[i].ids[k], racers[0].ids[k]), "racer %d, key %d", i, k);
             winners += racers[i].fresh[k];
         }
