@@ -291,9 +291,16 @@ static status accept(struct group *g, struct append_item *item, struct run_entry
                         "run \"%.*s\" has events behind the newest of tenant \"%.*s\"",
                         STR_ARG(entry->run_id), STR_ARG(t->tenant_id));
     }
+    r->is_effect = event_family_of(e) == FAMILY_EFFECT;
+    if (r->is_effect) { /* effects_check() has let it pass */
+        st = effects_apply(&entry->effects, &rec, &entry->arena, &r->effect, &r->old_effect, err);
+        if (st != ST_OK) return st;
+    }
     st = run_apply(&entry->run, &rec, &entry->arena, &r->bad, &r->undo, err);
     if (st != ST_OK && st != ST_CONFLICT) return st;
     r->illegal = st == ST_CONFLICT;
+    r->old_moved_seq = entry->moved_seq;
+    if (!r->is_effect) entry->moved_seq = rec.seq;
     struct seen_item seen = {key_prefix(e->key), id_prefix(e->event_id), rec.seq};
     if (!seen_add(&entry->seen, seen, &entry->arena)) return ledger_no_memory(err);
     t->seq = rec.seq;
@@ -314,6 +321,8 @@ static void take_back(struct group *g) {
     ASSERT(g->count > 0);
     struct group_row *r = &g->rows[--g->count];
     run_undo(&r->entry->run, &r->undo);
+    if (r->is_effect) effects_undo(&r->entry->effects, r->effect, &r->old_effect);
+    r->entry->moved_seq = r->old_moved_seq;
     seen_pop(&r->entry->seen);
     memcpy(r->tenant->head, r->old_head, SHA256_LEN);
     r->tenant->persisted_us = r->old_persisted_us;
@@ -455,6 +464,12 @@ static status process(struct group *g, struct append_request *req, size_t index,
             check_owner(req, entry, e, &why) != ST_OK)
             return refuse(req, res, &why);
     }
+    if (event_family_of(e) == FAMILY_EFFECT) {
+        bool dup = false;
+        st = effects_check(g, entry, t, e, res, &dup, &why, err);
+        if (st != ST_OK || dup) return st;
+        if (why.code != ST_OK) return refuse(req, res, &why);
+    }
     int64_t cause_seq = 0;
     struct provider_ref *ref = NULL;
     st = resolve_cause(g, entry, t, item, &cause_seq, &why, err);
@@ -496,10 +511,10 @@ static void check_position(struct group *g, const struct append_request *req, st
     const struct run_entry *e = claim->known_seq > 0 && req->count > 0
                                     ? cache_get(&g->l->cache, req->items[0].event.run_id)
                                     : NULL;
-    if (e && e->run.head.last_seq > claim->known_seq)
+    if (e && e->moved_seq > claim->known_seq)
         error_at(why, ST_CONFLICT, "RUN_MOVED", "",
                  "the run is at sequence number %lld, not at %lld any more",
-                 (long long)e->run.head.last_seq, (long long)claim->known_seq);
+                 (long long)e->moved_seq, (long long)claim->known_seq);
 }
 
 /* *fenced: the node has lost its lease, or has not seen all of the run, and every item was refused

@@ -78,6 +78,7 @@ static void mark_written(struct group *g) {
     for (size_t i = 0; i < g->count; i++) {
         g->rows[i].entry->stored = true;
         g->rows[i].entry->stored_steps = g->rows[i].entry->run.step_count;
+        g->rows[i].entry->stored_effects = g->rows[i].entry->effects.count;
     }
 }
 
@@ -94,6 +95,8 @@ static status write_group(struct group *g, struct error *err) {
         if (st == ST_OK && step >= 0 && r->entry->run.steps[step].last_seq == seq) {
             st = project_step(l, r->entry, (uint32_t)step, err);
         }
+        if (st == ST_OK && r->is_effect && r->entry->effects.items[r->effect].last_seq == seq)
+            st = project_effect(l, r->entry, r->effect, err);
         if (r->illegal) {
             db_bulk_int(l->ins_alert, r->row.run_no);
             db_bulk_int(l->ins_alert, seq);

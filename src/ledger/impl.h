@@ -5,6 +5,7 @@
 #include "base/hash.h"
 #include "base/limits.h"
 #include "base/map.h"
+#include "core/effect.h"
 #include "core/event.h"
 #include "core/run.h"
 #include "db/db.h"
@@ -31,6 +32,24 @@ const struct seen_item *seen_id(const struct seen *s, uint64_t id8);
 MUST_CHECK bool seen_add(struct seen *s, struct seen_item item, struct arena *arena);
 void seen_pop(struct seen *s);
 
+/* ---- the effects of a run, in the order of their requests ---- */
+
+struct effect_set { /* lives in the run's arena */
+    struct effect *items;
+    uint32_t count, cap;
+};
+#define EFFECT_NOT_THERE UINT32_MAX
+uint32_t effects_find(const struct effect_set *set, uuid id); /* EFFECT_NOT_THERE */
+/* Reduces an EFFECT fact into the set: *index is its effect, *old what that was before. Refusals as
+ * effect_apply() has them; EFFECT_MOVED also for an effect that was not requested. */
+MUST_CHECK status effects_apply(struct effect_set *set, const struct event_record *rec,
+                                struct arena *arena, uint32_t *index, struct effect *old,
+                                struct error *err);
+void effects_undo(struct effect_set *set, uint32_t index, const struct effect *old);
+/* The same for a stored fact: one that is refused changes nothing. */
+MUST_CHECK status effects_replay(struct effect_set *set, const struct event_record *rec,
+                                 struct arena *arena, struct error *err);
+
 /* ---- the cache of runs being written: derived state, exactly as the database has it ---- */
 
 /* What state_run holds of a run: status, inconsistent, started_seq, ended_seq, run_level_seq,
@@ -49,6 +68,9 @@ struct run_entry {
     bool leased; /* a node carries it out: has its row in lease_run */
     struct state_row stored_state;
     uint32_t stored_steps; /* steps with a smaller index have their rows */
+    uint32_t stored_effects; /* and so have effects */
+    struct effect_set effects;
+    int64_t moved_seq; /* of its newest row that is no EFFECT fact: those concern no engine */
     size_t bytes;          /* as the cache counts them */
     struct run run;
     struct seen seen;
@@ -115,8 +137,10 @@ struct group_row {
     struct transition bad;
     struct provider_ref *ref;
     uint8_t old_head[SHA256_LEN]; /* the tenant's before this row */
-    int64_t old_persisted_us;
-    bool illegal, opens;
+    int64_t old_persisted_us, old_moved_seq;
+    uint32_t effect; /* of an EFFECT fact: its place among the run's, and what it was before */
+    struct effect old_effect;
+    bool illegal, opens, is_effect;
 };
 struct group {
     struct ledger *l;
@@ -161,6 +185,7 @@ struct ledger {
     int64_t rejections; /* rows in ledger_rejection: no accepted event looks there if it is empty */
     struct db_bulk *ins_event, *ins_run, *ins_state, *upd_state, *ins_step, *upd_step, *ins_alert;
     struct db_bulk *ins_lease, *upd_lease, *del_lease, *ins_receipt, *ins_audit, *upd_tenant, *ins_lot;
+    struct db_bulk *ins_effect, *upd_effect;
     const struct checkpoint *checkpoint; /* to be stored with the group's event, or NULL */
     struct group staged, under_way;      /* the group being made; the one whose commit was sent */
     bool is_staged, is_under_way;
@@ -229,6 +254,17 @@ MUST_CHECK status nodes_reserve_run_numbers(struct ledger *l, int64_t wanted, st
 
 /* What a receipt is found by: the first bytes of a hash of both, never negative. */
 int64_t receipt_tag(struct ledger *l, str scope, str key);
+/* Judges an EFFECT fact before it is taken: *why when it is refused, *res and *dup when the tenant has
+ * an effect with its key already. `entry` NULL: the fact opens its run. */
+MUST_CHECK status effects_check(struct group *g, const struct run_entry *entry,
+                                const struct tenant *t, const struct event *e,
+                                struct append_result *res, bool *dup, struct error *why,
+                                struct error *err);
+/* The key under which the outbox holds an effect: the tenant's number before it, so that no two
+ * tenants share one. */
+enum { STORED_KEY_MAX = 255 };
+void effect_stored_key(int64_t tenant_no, str key, struct buf *out);
+
 /* Queues what travels with a request. */
 MUST_CHECK status riders_queue(struct ledger *l, const struct append_rider *riders, int64_t now_us,
                                struct error *err);
@@ -278,6 +314,9 @@ void project_run(struct ledger *l,
 /* Queues its state_step row. */
 MUST_CHECK status project_step(struct ledger *l, const struct run_entry *e, uint32_t index,
                                struct error *err);
+/* Queues its state_effect row: a new one, or what changed of it. */
+MUST_CHECK status project_effect(struct ledger *l, const struct run_entry *e, uint32_t index,
+                                 struct error *err);
 void project_clear(struct ledger *l); /* forgets what is queued */
 MUST_CHECK status project_flush(struct ledger *l, struct error *err);
 

@@ -31,14 +31,29 @@ static status entry_fill(struct run_entry *e, struct db_stmt *q, struct error *e
     return entry_texts(e, db_text(q, 8), db_text(q, 9), db_text(q, 10), db_text(q, 11), err);
 }
 
+static status entry_event(void *context, const struct event_row *row,
+                          const struct event_record *rec, const struct transition *bad,
+                          struct error *err) {
+    struct run_entry *e = context;
+    UNUSED(row);
+    UNUSED(bad);
+    if (event_family_of(&rec->event) == FAMILY_EFFECT)
+        return effects_replay(&e->effects, rec, &e->arena, err);
+    e->moved_seq = rec->seq;
+    return ST_OK;
+}
+
 static status entry_replay(struct ledger *l, struct run_entry *e, struct error *err) {
     struct replay r = {.run_no = e->run_no,
                        .tenant_no = e->tenant_no,
                        .run = &e->run,
                        .seen = &e->seen,
-                       .arena = &e->arena};
+                       .arena = &e->arena,
+                       .on_event = entry_event,
+                       .context = e};
     status st = replay_run(l, &r, err);
     e->stored_steps = e->run.step_count;
+    e->stored_effects = e->effects.count;
     e->stored_state = project_state(&e->run.head);
     cache_weigh(&l->cache, e);
     return st;

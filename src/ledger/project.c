@@ -39,6 +39,14 @@ static const struct db_col tenant_cols[] = {
 
 static const struct db_col lot_cols[] = {{"lot", DB_INT}, {"bucket", DB_INT}, {"ids", DB_BLOB}};
 
+static const struct db_col effect_cols[] = { /* those that change come first */
+    {"effect_pos", DB_INT}, {"status", DB_TEXT}, {"executions", DB_INT}, {"retry_count", DB_INT},
+    {"due_us", DB_INT}, {"processed_us", DB_INT}, {"result_seq", DB_INT}, {"error_seq", DB_INT},
+    {"last_seq", DB_INT}, {"tenant_no", DB_INT}, {"run_no", DB_INT}, {"effect_id", DB_BLOB},
+    {"effect_type", DB_TEXT}, {"idempotency_key", DB_TEXT}, {"created_us", DB_INT},
+    {"max_retries", DB_INT}, {"base_ms", DB_INT}};
+enum { EFFECT_STATE_COLS = 9 };
+
 #define SPEC(table, kind, cols, keys) {table, kind, cols, COUNT_OF(cols), keys}
 static const struct db_bulk_spec specs[] = {
     SPEC("ledger_event", DB_INSERT, event_cols, 0), SPEC("ledger_run", DB_INSERT, run_cols, 0),
@@ -47,14 +55,15 @@ static const struct db_bulk_spec specs[] = {
     SPEC("state_alert", DB_INSERT, alert_cols, 0),  SPEC("lease_run", DB_INSERT, lease_cols, 0),
     {"lease_run", DB_UPDATE, lease_cols, LEASE_MOVE_COLS, 1}, {"lease_run", DB_DELETE, lease_cols, 1, 1},
     SPEC("api_receipt", DB_INSERT, receipt_cols, 0), SPEC("ledger_audit", DB_INSERT, audit_cols, 0),
-    SPEC("ledger_tenant", DB_UPDATE, tenant_cols, 1), SPEC("state_lot", DB_INSERT, lot_cols, 0)};
+    SPEC("ledger_tenant", DB_UPDATE, tenant_cols, 1), SPEC("state_lot", DB_INSERT, lot_cols, 0),
+    SPEC("state_effect", DB_INSERT, effect_cols, 0), {"state_effect", DB_UPDATE, effect_cols, EFFECT_STATE_COLS, 1}};
 /* clang-format on */
 
 status project_open(struct ledger *l, struct error *err) {
     struct db_bulk **slots[] = {&l->ins_event, &l->ins_run,   &l->ins_state,   &l->upd_state,
                                 &l->ins_step,  &l->upd_step,  &l->ins_alert,   &l->ins_lease,
                                 &l->upd_lease, &l->del_lease, &l->ins_receipt, &l->ins_audit,
-                                &l->upd_tenant, &l->ins_lot};
+                                &l->upd_tenant, &l->ins_lot,  &l->ins_effect,  &l->upd_effect};
     static_assert(COUNT_OF(slots) == COUNT_OF(specs), "a slot for each spec");
     for (size_t i = 0; i < COUNT_OF(specs); i++) {
         status st = db_bulk_open(l->db, &specs[i], slots[i], err);
@@ -63,9 +72,9 @@ status project_open(struct ledger *l, struct error *err) {
     return ST_OK;
 }
 
-static void put_seq(struct db_bulk *b, int64_t seq) {
-    if (seq > 0)
-        db_bulk_int(b, seq);
+static void put_some(struct db_bulk *b, int64_t value) {
+    if (value > 0)
+        db_bulk_int(b, value);
     else
         db_bulk_null(b);
 }
@@ -85,7 +94,7 @@ void project_run(struct ledger *l, struct run_entry *e) {
     for (size_t i = 0; i < COUNT_OF(now.cells); i++) {
         bool is_seq = i >= 2 && i <= 4; /* 0 is NULL: no such event yet */
         if (is_seq)
-            put_seq(b, now.cells[i]);
+            put_some(b, now.cells[i]);
         else
             db_bulk_int(b, now.cells[i]);
     }
@@ -102,9 +111,9 @@ status project_step(struct ledger *l, const struct run_entry *e, uint32_t index,
     db_bulk_int(b, step_pos(e->run_no, index));
     db_bulk_int(b, s->attempt);
     db_bulk_int(b, s->state);
-    put_seq(b, s->started_seq);
-    put_seq(b, s->ended_seq);
-    put_seq(b, s->result_seq == s->ended_seq ? 0 : s->result_seq);
+    put_some(b, s->started_seq);
+    put_some(b, s->ended_seq);
+    put_some(b, s->result_seq == s->ended_seq ? 0 : s->result_seq);
     if (u) {
         *u = event_uuid_of(e->run_uuid, s->id);
         db_bulk_text(b, s->id);
@@ -113,10 +122,41 @@ status project_step(struct ledger *l, const struct run_entry *e, uint32_t index,
     return ST_OK;
 }
 
+status project_effect(struct ledger *l, const struct run_entry *e, uint32_t index,
+                      struct error *err) {
+    const struct effect *f = &e->effects.items[index];
+    bool stored = index < e->stored_effects;
+    struct db_bulk *b = stored ? l->upd_effect : l->ins_effect;
+    char *key = stored ? NULL : arena_try_raw(&l->scratch, STORED_KEY_MAX);
+    if (!stored && !key) return ledger_no_memory(err);
+    db_bulk_int(b, pos_of(e->tenant_no, f->requested_seq));
+    db_bulk_text(b, str_c(outbox_status_name(f->status)));
+    db_bulk_int(b, f->executions);
+    db_bulk_int(b, f->retry_count);
+    put_some(b, f->due_us);
+    put_some(b, f->processed_us);
+    put_some(b, f->result_seq);
+    put_some(b, f->error_seq);
+    db_bulk_int(b, f->last_seq);
+    if (stored) return ST_OK;
+    struct buf text;
+    buf_init_fixed(&text, key, STORED_KEY_MAX);
+    effect_stored_key(e->tenant_no, f->key, &text);
+    db_bulk_int(b, e->tenant_no);
+    db_bulk_int(b, e->run_no);
+    db_bulk_blob(b, str_n(f->id.b, sizeof(f->id.b)));
+    db_bulk_text(b, f->type);
+    db_bulk_text(b, buf_str(&text));
+    db_bulk_int(b, f->created_us);
+    db_bulk_int(b, f->max_retries);
+    db_bulk_int(b, f->base_ms);
+    return ST_OK;
+}
+
 /* Inserts first: PostgreSQL's driver sends them ahead while we prepare the rest. */
 /* clang-format off */
-#define ALL_BULKS(l) {(l)->ins_event, (l)->ins_run, (l)->ins_state, (l)->ins_step, (l)->ins_alert, (l)->ins_lease, (l)->ins_receipt, (l)->ins_audit, \
-    (l)->upd_state, (l)->upd_step, (l)->upd_lease, (l)->del_lease, (l)->upd_tenant}
+#define ALL_BULKS(l) {(l)->ins_event, (l)->ins_run, (l)->ins_state, (l)->ins_step, (l)->ins_alert, (l)->ins_lease, (l)->ins_receipt, (l)->ins_audit, (l)->ins_effect, \
+    (l)->upd_effect, (l)->upd_state, (l)->upd_step, (l)->upd_lease, (l)->del_lease, (l)->upd_tenant}
 /* clang-format on */
 
 status project_flush(struct ledger *l, struct error *err) {

@@ -47,7 +47,11 @@ static status rebuild_event(void *context, const struct event_row *row,
 static status rebuild_run(struct run_job *job, struct error *err) {
     struct ledger *l = job->w->l;
     const struct run_visit *v = job->visit;
-    struct run_entry e = {.run_no = v->run_no, .run_uuid = v->run_uuid, .run = v->run};
+    struct run_entry e = {.run_no = v->run_no,
+                          .tenant_no = v->tenant_no,
+                          .run_uuid = v->run_uuid,
+                          .run = v->run,
+                          .effects = v->effects};
     status st = ST_OK;
     project_run(l, &e);
     for (uint32_t i = 0; i < v->run.step_count && st == ST_OK; i++) {
@@ -56,7 +60,10 @@ static status rebuild_run(struct run_job *job, struct error *err) {
         if (st == ST_OK && db_bulk_rows(l->ins_step) >= REBUILD_FLUSH_ROWS)
             st = project_flush(l, err);
     }
+    for (uint32_t i = 0; i < v->effects.count && st == ST_OK; i++)
+        st = project_effect(l, &e, i, err);
     if (st == ST_OK) st = db_bulk_flush(l->ins_step, err);
+    if (st == ST_OK) st = db_bulk_flush(l->ins_effect, err);
     if (st == ST_OK && db_bulk_rows(l->ins_state) >= REBUILD_FLUSH_ROWS) st = project_flush(l, err);
     if (st == ST_OK) arena_reset(&l->scratch);
     return st;
@@ -90,7 +97,7 @@ status ledger_rebuild(struct ledger *l, ledger_progress progress, void *context,
         st = db_exec(l->db,
                      "{postgres:LOCK TABLE ledger_tenant IN EXCLUSIVE MODE;}"
                      "DELETE FROM state_run; DELETE FROM state_step; DELETE FROM state_alert;"
-                     " DELETE FROM state_provider; DELETE FROM state_lot",
+                     " DELETE FROM state_provider; DELETE FROM state_lot; DELETE FROM state_effect",
                      err);
     if (st == ST_OK) st = walk_count(&w, "SELECT COUNT(*) FROM ledger_run", &w.total, err);
     if (st == ST_OK) st = walk_runs(&job, err);

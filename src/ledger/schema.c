@@ -384,6 +384,57 @@ static status create_v3(struct db *db, struct error *err) {
     return ST_OK;
 }
 
+/* Version 4: the outbox (outbox.h). Its rows are a projection of the EFFECT facts: one for each effect, by the position of its
+ * EffectRequested, where its payload stands; result and error stand in the events that they name.
+ *
+ * due_us is when a worker must look at it: at once, at its next execution, or when a lease that nobody
+ * ended is over. */
+/* clang-format off */
+#define MEMBER_JSON(col, name) "{sqlite:(" col " -> '$." name "')}{postgres:(" col "::json -> '" name "')}"
+#define EFFECT_PAYLOAD EVENT_JOINED("q", "payload")
+static const char outbox_sql[] =
+    "CREATE TABLE state_effect(effect_pos {pk}, tenant_no {int} NOT NULL, run_no {int} NOT NULL, effect_id {blob} NOT NULL,"
+    " effect_type {text} NOT NULL CHECK (length(effect_type) <= 100),"
+    " idempotency_key {text} NOT NULL CHECK (length(idempotency_key) <= 255), created_us {int} NOT NULL,"
+    " status {text} NOT NULL DEFAULT 'PENDING' CHECK (status IN ('PENDING','PROCESSING','COMPLETED','FAILED','DEAD_LETTER')),"
+    " executions {int} NOT NULL DEFAULT 0, retry_count {int} NOT NULL DEFAULT 0, max_retries {int} NOT NULL DEFAULT 3,"
+    " base_ms {int} NOT NULL, due_us {int}, processed_us {int}, result_seq {int}, error_seq {int}, last_seq {int} NOT NULL)"
+    "{postgres: WITH (fillfactor=50)};"
+    "CREATE INDEX idx_outbox_status ON state_effect(tenant_no, status, created_us);"
+    "CREATE INDEX idx_outbox_retry ON state_effect(status, due_us) WHERE status = 'FAILED';"
+    "CREATE UNIQUE INDEX idx_outbox_idempotency ON state_effect(idempotency_key);"
+    "CREATE UNIQUE INDEX state_effect_id ON state_effect(effect_id);"
+    "CREATE INDEX state_effect_run ON state_effect(run_no);"
+    "CREATE INDEX state_effect_due ON state_effect(due_us) WHERE due_us IS NOT NULL;"
+    /* The few that are of interest to people. */
+    "CREATE INDEX state_effect_open ON state_effect(effect_pos) WHERE status <> 'COMPLETED';"
+
+    "CREATE VIEW outbox_events AS SELECT " UUID_TEXT(EVENT_JOINED("q", "event_id")) " AS id, t.tenant_uuid AS tenant_id,"
+    " f.effect_type AS event_type, " MEMBER_JSON(EFFECT_PAYLOAD, "payload") " AS payload, f.idempotency_key AS idempotency_key, "
+    TIME_US("f.created_us") " AS created_at, " TIME_US("f.processed_us") " AS processed_at, f.status AS status,"
+    " f.retry_count AS retry_count, f.max_retries AS max_retries, "
+    TIME_US("CASE f.status WHEN 'FAILED' THEN f.due_us END") " AS next_retry_at, "
+    MEMBER_JSON(EVENT_JOINED("o", "payload"), "result") " AS result,"
+    " CASE WHEN f.error_seq IS NOT NULL THEN " OBJECT "('code', " MEMBER(EVENT_JOINED("x", "payload"), "error_code")
+    ", 'message', " MEMBER(EVENT_JOINED("x", "payload"), "error_message") ", 'stack', "
+    MEMBER(EVENT_JOINED("x", "payload"), "stack") ") END AS error_details,"
+    " r.correlation_id AS correlation_id, 'EFFECT' AS aggregate_type, " UUID_TEXT("f.effect_id") " AS aggregate_id,"
+    " f.executions AS executions, r.run_id AS run_id, f.effect_pos AS position"
+    " FROM state_effect f JOIN ledger_run r ON r.run_no = f.run_no JOIN ledger_tenant t ON t.tenant_no = f.tenant_no"
+    EVENT_JOIN("q", "f.effect_pos") EVENT_JOIN("o", POS_OF("f.tenant_no", "f.result_seq"))
+    EVENT_JOIN("x", POS_OF("f.tenant_no", "f.error_seq")) ";"
+
+    "CREATE VIEW effects AS SELECT " UUID_TEXT("f.effect_id") " AS id, t.tenant_uuid AS tenant_id, r.run_id AS run_id, "
+    MEMBER(EFFECT_PAYLOAD, "step_id") " AS step_id, f.effect_type AS effect_type, "
+    MEMBER_JSON(EFFECT_PAYLOAD, "payload") " AS effect_spec, f.status AS status, "
+    MEMBER_JSON(EVENT_JOINED("o", "payload"), "result") " AS execution_result, " TIME_US("f.processed_us") " AS executed_at, "
+    TIME_US("f.created_us") " AS created_at, r.correlation_id AS correlation_id, f.effect_pos AS position"
+    " FROM state_effect f JOIN ledger_run r ON r.run_no = f.run_no JOIN ledger_tenant t ON t.tenant_no = f.tenant_no"
+    EVENT_JOIN("q", "f.effect_pos") EVENT_JOIN("o", POS_OF("f.tenant_no", "f.result_seq")) ";";
+/* clang-format on */
+
+static status create_v4(struct db *db, struct error *err) { return db_exec(db, outbox_sql, err); }
+
 status schema_archive_views(struct db *db, struct error *err) {
     struct db_stmt *q = NULL;
     bool row = false;
@@ -400,7 +451,7 @@ status schema_archive_views(struct db *db, struct error *err) {
 
 /* migrations[i] takes a ledger from version i to i + 1. */
 static status (*const migrations[LEDGER_SCHEMA_VERSION])(struct db *, struct error *) = {
-    create_v1, create_v2, create_v3};
+    create_v1, create_v2, create_v3, create_v4};
 
 /* 0 when there is no ledger yet. */
 static status read_version(struct db *db, int64_t *version, struct error *err) {

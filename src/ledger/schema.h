@@ -3,7 +3,7 @@
 
 #include "db/db.h"
 
-enum { LEDGER_SCHEMA_VERSION = 3 };
+enum { LEDGER_SCHEMA_VERSION = 4 };
 
 /* Creates or migrates, in one transaction. ST_INVALID when the ledger is of a newer version than
  * this program. */

@@ -36,11 +36,12 @@ TEST_DB(schema_is_made_once) {
     CHECK(schema_migrate(db, &err) == ST_OK, "%s", err.msg);
     CHECK(!db_in_transaction(db));
     CHECK(count(db,
-                "SELECT COUNT(*) FROM ledger_meta WHERE name = 'schema_version' AND value = '3'") ==
+                "SELECT COUNT(*) FROM ledger_meta WHERE name = 'schema_version' AND value = '4'") ==
           1);
     static const char *const views[] = {
-        "run_events",      "orchestration_events", "runs",    "steps", "alerts",
-        "run_checkpoints", "provider_refs",        "tenants", "audit"};
+        "run_events", "orchestration_events", "runs",          "steps",
+        "alerts",     "run_checkpoints",      "provider_refs", "tenants",
+        "audit",      "outbox_events",        "effects"};
     for (size_t i = 0; i < COUNT_OF(views); i++) { /* all can be read, with every column */
         struct db_stmt *q = NULL;
         char sql[128];
@@ -108,15 +109,13 @@ TEST_DB(schema_of_version_1_is_migrated) {
     struct db *db = open_db(url);
     struct error err = {0};
     CHECK(schema_migrate(db, &err) == ST_OK, "%s", err.msg);
-    static const char *const lacking[] = {"DROP TABLE lease_run",
-                                          "DROP TABLE lease_node",
-                                          "DROP VIEW audit",
-                                          "DROP TABLE ledger_audit",
-                                          "DROP TABLE ledger_plan",
-                                          "DROP TABLE api_receipt",
-                                          "DROP TABLE api_key",
-                                          "DROP INDEX state_provider_run",
-                                          "DROP TABLE ledger_archive{postgres: CASCADE}"};
+    static const char *const lacking[] = {
+        "DROP VIEW outbox_events",       "DROP VIEW effects",
+        "DROP TABLE state_effect",       "DROP TABLE lease_run",
+        "DROP TABLE lease_node",         "DROP VIEW audit",
+        "DROP TABLE ledger_audit",       "DROP TABLE ledger_plan",
+        "DROP TABLE api_receipt",        "DROP TABLE api_key",
+        "DROP INDEX state_provider_run", "DROP TABLE ledger_archive{postgres: CASCADE}"};
     for (size_t i = 0; i < COUNT_OF(lacking); i++)
         exec(db, lacking[i]);
     exec(db, "UPDATE ledger_meta SET value = '1' WHERE name = 'schema_version'");
@@ -126,6 +125,7 @@ TEST_DB(schema_of_version_1_is_migrated) {
     CHECK(count(db, "SELECT COUNT(*) FROM lease_run") == 0);
     CHECK(count(db, "SELECT COUNT(*) FROM audit") == 0);
     CHECK(count(db, "SELECT COUNT(*) FROM ledger_archive") == 0);
+    CHECK(count(db, "SELECT COUNT(*) FROM outbox_events") == 0);
     CHECK(count(db, "SELECT COUNT(*) FROM orchestration_events") == 0);
     db_close(db);
 }

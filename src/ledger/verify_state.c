@@ -4,6 +4,7 @@
 struct state_job {
     struct run_job base;               /* first */
     int64_t alerts, refs, checkpoints; /* events seen so far that have a row of that kind */
+    int64_t effects;
     /* Of the run being visited: */
     int64_t context_no; /* the context read last; 0: none yet */
     str plan_id, plan_version;
@@ -92,6 +93,59 @@ static status compare_steps(struct state_job *job, const struct run_visit *v, st
         walk_damage(job->base.w, STR_NONE, 0, v->run_id,
                     "the run has more or fewer step rows than its events name");
     }
+    return st;
+}
+
+static bool effect_matches(struct db_stmt *q, const struct run_visit *v, const struct effect *f) {
+    const int64_t want[] = {pos_of(v->tenant_no, f->requested_seq),
+                            v->tenant_no,
+                            f->created_us,
+                            f->executions,
+                            f->retry_count,
+                            f->max_retries,
+                            f->base_ms,
+                            f->due_us,
+                            f->processed_us,
+                            f->result_seq,
+                            f->error_seq,
+                            f->last_seq};
+    char mem[STORED_KEY_MAX];
+    struct buf key;
+    buf_init_fixed(&key, mem, sizeof(mem));
+    effect_stored_key(v->tenant_no, f->key, &key);
+    for (size_t i = 0; i < COUNT_OF(want); i++) {
+        if (db_int(q, (int)i + 4) != want[i]) return false;
+    }
+    return str_eq(db_text(q, 1), str_c(outbox_status_name(f->status))) &&
+           str_eq(db_text(q, 2), f->type) && str_eq(db_text(q, 3), buf_str(&key));
+}
+
+static status compare_effects(struct state_job *job, const struct run_visit *v, struct error *err) {
+    struct db_stmt *q = NULL;
+    bool row = false;
+    uint32_t rows = 0;
+    job->effects += v->effects.count;
+    if (v->effects.count == 0) return ST_OK; /* compare_counts() finds rows of no effect */
+    status st = db_prepare(job->base.w->l->db,
+                           "SELECT effect_id, status, effect_type, idempotency_key, effect_pos,"
+                           " tenant_no, created_us, executions, retry_count, max_retries, base_ms,"
+                           " due_us, processed_us, result_seq, error_seq, last_seq"
+                           " FROM state_effect WHERE run_no = $1",
+                           &q, err);
+    if (st != ST_OK) return st;
+    db_bind_int(q, 1, v->run_no);
+    for (bool same = true; same && (st = db_step(q, &row, err)) == ST_OK && row;) {
+        uuid id = {0};
+        str blob = db_blob(q, 0);
+        if (blob.len == sizeof(id.b)) memcpy(id.b, blob.ptr, sizeof(id.b));
+        uint32_t at = effects_find(&v->effects, id);
+        same = at != EFFECT_NOT_THERE && effect_matches(q, v, &v->effects.items[at]);
+        rows += same;
+    }
+    db_reset(q);
+    if (st == ST_OK && rows != v->effects.count)
+        walk_damage(job->base.w, STR_NONE, 0, v->run_id,
+                    "the run's rows in the outbox differ from the replay of its events");
     return st;
 }
 
@@ -253,6 +307,7 @@ static status verify_run(struct run_job *base, struct error *err) {
                     "a checkpoint stands at no event of its run");
     status st = report->damaged ? ST_OK : compare_run(job, v, err);
     if (st == ST_OK && !report->damaged) st = compare_steps(job, v, err);
+    if (st == ST_OK && !report->damaged) st = compare_effects(job, v, err);
     return st;
 }
 
@@ -272,6 +327,8 @@ static status compare_counts(struct state_job *job, struct error *err) {
          "there are alerts without an invalid event"},
         {"SELECT COUNT(*) FROM state_provider", job->refs,
          "there are provider references without an event"},
+        {"SELECT COUNT(*) FROM state_effect", job->effects,
+         "there are rows in the outbox of effects that nobody asked for"},
         /* Within a tier a unique index sees to it. */
         {"SELECT COUNT(*) FROM ledger_event e JOIN ledger_archive a ON a.run_no = e.run_no"
          " AND substr(a.key, 1, 8) = substr(e.key, 1, 8)",

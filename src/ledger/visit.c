@@ -63,13 +63,24 @@ status walk_tenants(struct walk *w, struct tenant_end **out, size_t *count, stru
     return st;
 }
 
+/* Reduces EFFECT facts, which run_apply() does not know, and hands every event on. */
+static status visit_event(void *context, const struct event_row *row,
+                          const struct event_record *rec, const struct transition *bad,
+                          struct error *err) {
+    struct run_job *job = context;
+    status st = event_family_of(&rec->event) == FAMILY_EFFECT
+                    ? effects_replay(&job->visit->effects, rec, &job->arena, err)
+                    : ST_OK;
+    return st == ST_OK ? job->on_event(context, row, rec, bad, err) : st;
+}
+
 static status visit_run(struct run_job *job, struct run_visit *v, struct error *err) {
     job->visit = v;
     struct replay r = {.run_no = v->run_no,
                        .tenant_no = v->tenant_no,
                        .run = &v->run,
                        .arena = &job->arena,
-                       .on_event = job->on_event,
+                       .on_event = visit_event,
                        .context = job};
     status st = job->before_run ? job->before_run(job, err) : ST_OK;
     if (st == ST_OK) st = replay_run(job->w->l, &r, err);

@@ -36,6 +36,7 @@ struct run_visit {
     str run_id;
     uuid run_uuid;
     struct run run;
+    struct effect_set effects;
 };
 
 struct run_job {

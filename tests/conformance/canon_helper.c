@@ -136,13 +136,32 @@ void canon_rekey(struct append_item *item) {
     CHECK(event_validate(&item->event, &err) == ST_OK, "%s", err.msg);
 }
 
+/* What the outbox would write: an effect whose key is its id. */
+static str effect_data(enum event_type type, str subject) {
+    char data[512];
+    if (type == EVENT_EFFECT_REQUESTED)
+        snprintf(data, sizeof(data),
+                 "{\"effect_id\":\"%.*s\",\"effect_type\":\"API_CALL\","
+                 "\"idempotency_key\":\"%.*s\",\"max_retries\":5,\"base_delay_ms\":1000,"
+                 "\"payload\":{}}",
+                 STR_ARG(subject), STR_ARG(subject));
+    else
+        snprintf(data, sizeof(data),
+                 "{\"effect_id\":\"%.*s\",\"effect_type\":\"API_CALL\","
+                 "\"lease_until\":\"2026-11-16T08:00:00Z\",\"result\":{}}",
+                 STR_ARG(subject));
+    return arena_str(kept(), str_c(data));
+}
+
 struct append_item canon_fact(enum event_type type, const char *run, str subject,
                               int64_t occurrence, const char *data) {
     struct append_item item = {0};
     struct event ids = canon_run_ids(run);
     struct error err = {0};
-    CHECK(ledger_fact(&ids, type, subject, occurrence, str_c(data), &item, &err) == ST_OK, "%s",
-          err.msg);
+    str text = str_c(data);
+    if (event_type_info(type)->family == FAMILY_EFFECT && str_eq(text, STR("{}")))
+        text = effect_data(type, subject);
+    CHECK(ledger_fact(&ids, type, subject, occurrence, text, &item, &err) == ST_OK, "%s", err.msg);
     return item;
 }
 

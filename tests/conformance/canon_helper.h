@@ -52,7 +52,7 @@ struct append_item canon_event_with(const char *type, const char *run, const cha
                                     int64_t attempt, const char *payload);
 /* Derives the key again after an id was changed by hand. */
 void canon_rekey(struct append_item *item);
-/* A fact of the run: see ledger_fact(). */
+/* A fact of the run: see ledger_fact(). An effect with data {} gets what it needs. */
 struct append_item canon_fact(enum event_type type, const char *run, str subject,
                               int64_t occurrence, const char *data);
 /* The run's ids and nothing else, as ledger_fact() wants them. */

@@ -117,6 +117,11 @@ static void append_example(struct canon *c, uuid ids[5]) {
     for (size_t i = 0; i < COUNT_OF(items); i++) {
         ids[i] = items[i].event.event_id;
         if (i > 0) items[i].cause = &ids[i - 1];
+        if (items[i].event.type == EVENT_EFFECT_COMPLETED) { /* nor is this: somebody executes it */
+            struct append_item taken = canon_fact(EVENT_EFFECT_EXECUTING, "r1", effect, 1, "{}");
+            taken.cause = &ids[i - 1];
+            canon_put(c, taken);
+        }
         canon_put(c, items[i]);
     }
 }
@@ -133,7 +138,8 @@ TEST_DB(canon_causation_is_set) {
     CHECK(canon_str_is(lines,
                        "SIGNAL_RECEIVED STEP_STARTED\nRUN_STARTED SIGNAL_RECEIVED\nSTEP_COMPLETED "
                        "RUN_STARTED\n"
-                       "EFFECT_REQUESTED STEP_COMPLETED\nEFFECT_COMPLETED EFFECT_REQUESTED\n"),
+                       "EFFECT_REQUESTED STEP_COMPLETED\nEFFECT_EXECUTING EFFECT_REQUESTED\n"
+                       "EFFECT_COMPLETED EFFECT_REQUESTED\n"),
           "%.*s", STR_ARG(lines));
     canon_close(&c);
 }

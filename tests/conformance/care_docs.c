@@ -40,6 +40,8 @@ static void fill(struct canon *c) {
                                 .reason = STR("stuck")};
     struct append_rider rider = {.audit = &audit};
     CHECK(access_ride(c->ledger, &rider, &err) == ST_OK, "%s", err.msg);
+    canon_put(c,
+              canon_fact(EVENT_EFFECT_REQUESTED, "orders-2", canon_uuid_text(uuid_v4()), 1, "{}"));
 }
 
 /* The next block between "```sql" and "```", without its semicolon. */
@@ -111,8 +113,9 @@ static void check_columns(struct canon *c, str page, const char *view) {
 
 TEST_DB(care_every_column_is_in_the_manual) {
     static const char *const views[] = {
-        "run_events",      "orchestration_events", "runs",    "steps", "alerts",
-        "run_checkpoints", "provider_refs",        "tenants", "audit"};
+        "run_events", "orchestration_events", "runs",          "steps",
+        "alerts",     "run_checkpoints",      "provider_refs", "tenants",
+        "audit",      "outbox_events",        "effects"};
     struct canon c;
     struct error err = {0};
     str page;

@@ -46,14 +46,14 @@ static bool allowed_from(const struct move *move, const char *state) {
 
 /* ---- kinds of events ---- */
 
-static bool is_signal_or_effect(const struct event *e) {
+static bool is_signal(const struct event *e) {
     return str_starts(e->type_name, STR("SignalReceived")) ||
-           str_starts(e->type_name, STR("Effect"));
+           str_starts(e->type_name, STR("SignalProcessed"));
 }
 static bool is_fact(const struct event *e) {
-    return is_signal_or_effect(e) || str_starts(e->type_name, STR("Tool"));
+    return is_signal(e) || str_starts(e->type_name, STR("Tool"));
 }
-static bool names_step(const struct event *e) { return e->subject.ptr && !is_signal_or_effect(e); }
+static bool names_step(const struct event *e) { return e->subject.ptr && !is_signal(e); }
 static bool is_run_level(const struct event *e) { return !e->subject.ptr; }
 static bool is_unknown(const struct event *e) { return e->type == EVENT_UNKNOWN; }
 

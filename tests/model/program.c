@@ -32,7 +32,7 @@ static const struct {
     {"StepCorrected", LEVEL_STEP, 0, 4},
     {"StepPondered", LEVEL_STEP, 0, 3}, /* unknown, with a step */
     {"SignalReceived", LEVEL_SIGNAL, EVENT_SIGNAL_RECEIVED, 2},
-    {"EffectRequested", LEVEL_SIGNAL, EVENT_EFFECT_REQUESTED, 2},
+    {"SignalProcessed", LEVEL_SIGNAL, EVENT_SIGNAL_PROCESSED, 2},
     {"ToolCalled", LEVEL_TOOL, EVENT_TOOL_CALLED, 2},
 };
 static const char *const steps[] = {"extract", "lade \xc3\xbc\xe2\x82\xac", "RUN"};

@@ -1,0 +1,275 @@
+#include "core/effect.h"
+
+#include <stdlib.h>
+
+#include "base/hash.h"
+#include "base/limits.h"
+#include "base/time.h"
+
+static const char *const status_names[OUTBOX_STATUS_COUNT] = {[OUTBOX_NONE] = "NONE",
+                                                              [OUTBOX_PENDING] = "PENDING",
+                                                              [OUTBOX_PROCESSING] = "PROCESSING",
+                                                              [OUTBOX_COMPLETED] = "COMPLETED",
+                                                              [OUTBOX_FAILED] = "FAILED",
+                                                              [OUTBOX_DEAD_LETTER] = "DEAD_LETTER"};
+
+const char *outbox_status_name(enum outbox_status s) { return status_names[s]; }
+
+enum outbox_status outbox_status_named(str name) {
+    for (int i = OUTBOX_PENDING; i < OUTBOX_STATUS_COUNT; i++) {
+        if (str_eq(name, str_c(status_names[i]))) return (enum outbox_status)i;
+    }
+    return OUTBOX_NONE;
+}
+
+/* ---- the reducer ---- */
+
+static status moved(const struct effect *e, const struct event_record *rec, struct error *err) {
+    return error_at(err, ST_CONFLICT, "EFFECT_MOVED", "",
+                    "%.*s of execution %lld, but the effect is %s in execution %lld",
+                    STR_ARG(rec->event.type_name), (long long)rec->event.logical_attempt,
+                    outbox_status_name(e->status), (long long)e->executions);
+}
+
+static status lacks(const struct event_record *rec, const char *member, struct error *err) {
+    return error_at(err, ST_INVALID, "EFFECT_DATA_INVALID", "/payload", "%.*s needs %s in its data",
+                    STR_ARG(rec->event.type_name), member);
+}
+
+static bool time_member(yyjson_val *data, const char *name, int64_t *us) {
+    str text = STR_NONE;
+    int64_t ns = 0;
+    int digits = 0;
+    if (!json_str(json_member(data, name), &text) || !time_parse_utc(text, &ns, &digits))
+        return false;
+    *us = ns / 1000;
+    return true;
+}
+
+static bool text_member(yyjson_val *data, const char *name, size_t max, str *out) {
+    return json_str(json_member(data, name), out) && out->len > 0 && out->len <= max;
+}
+
+/* A number from 0 to `max`. */
+static bool count_member(yyjson_val *data, const char *name, int64_t max, int64_t *out) {
+    return json_int(json_member(data, name), out) && *out >= 0 && *out <= max;
+}
+
+static status requested(struct effect *e, const struct event_record *rec, yyjson_val *data,
+                        struct arena *arena, struct error *err) {
+    str type = STR_NONE;
+    str key = STR_NONE;
+    struct effect made = {.status = OUTBOX_PENDING,
+                          .due_us = rec->persisted_us,
+                          .created_us = rec->persisted_us,
+                          .requested_seq = rec->seq};
+    if (e->status != OUTBOX_NONE || rec->event.logical_attempt != 1) return moved(e, rec, err);
+    if (!uuid_parse(rec->event.subject, &made.id)) return lacks(rec, "the effect's UUID", err);
+    if (!text_member(data, "effect_type", EFFECT_TYPE_MAX, &type))
+        return lacks(rec, "effect_type", err);
+    if (!text_member(data, "idempotency_key", EFFECT_KEY_MAX, &key))
+        return lacks(rec, "idempotency_key", err);
+    if (!count_member(data, "max_retries", EFFECT_RETRIES_MAX, &made.max_retries))
+        return lacks(rec, "max_retries", err);
+    if (!count_member(data, "base_delay_ms", EFFECT_DELAY_MAX_MS, &made.base_ms))
+        return lacks(rec, "base_delay_ms", err);
+    if (!arena_try_str(arena, type, &made.type) || !arena_try_str(arena, key, &made.key))
+        return error_set(err, ST_RETRY, "effect: out of memory");
+    *e = made;
+    return ST_OK;
+}
+
+static status executing(struct effect *e, const struct event_record *rec, yyjson_val *data,
+                        struct error *err) {
+    int64_t until = 0;
+    if ((e->status != OUTBOX_PENDING && e->status != OUTBOX_FAILED) ||
+        rec->event.logical_attempt != e->executions + 1)
+        return moved(e, rec, err);
+    if (!time_member(data, "lease_until", &until)) return lacks(rec, "lease_until", err);
+    e->status = OUTBOX_PROCESSING;
+    e->executions++;
+    e->due_us = until;
+    return ST_OK;
+}
+
+static status failed(struct effect *e, const struct event_record *rec, yyjson_val *data,
+                     struct error *err) {
+    int64_t next = 0;
+    int64_t count = 0;
+    if (!count_member(data, "retry_count", EFFECT_RETRIES_MAX + 1, &count))
+        return lacks(rec, "retry_count", err);
+    if (!yyjson_is_null(json_member(data, "next_retry_at")) &&
+        !time_member(data, "next_retry_at", &next))
+        return lacks(rec, "next_retry_at", err);
+    e->status = OUTBOX_FAILED;
+    e->retry_count = count;
+    e->due_us = next;
+    e->error_seq = rec->seq;
+    return ST_OK;
+}
+
+/* After a failure it only says when; of a dead letter, that an operator put it back. */
+static status retrying(struct effect *e, const struct event_record *rec, struct error *err) {
+    bool here = rec->event.logical_attempt == e->executions;
+    if (here && e->status == OUTBOX_FAILED && e->due_us > 0) return ST_OK;
+    if (!here || e->status != OUTBOX_DEAD_LETTER) return moved(e, rec, err);
+    e->status = OUTBOX_PENDING;
+    e->retry_count = e->error_seq = 0;
+    e->due_us = rec->persisted_us;
+    return ST_OK;
+}
+
+static status reduce(struct effect *e, const struct event_record *rec, yyjson_val *data,
+                     struct arena *arena, struct error *err) {
+    bool under_way = e->status == OUTBOX_PROCESSING && rec->event.logical_attempt == e->executions;
+    switch ((int)rec->event.type) {
+    case EVENT_EFFECT_REQUESTED:
+        return requested(e, rec, data, arena, err);
+    case EVENT_EFFECT_EXECUTING:
+        return executing(e, rec, data, err);
+    case EVENT_EFFECT_FAILED:
+        return under_way ? failed(e, rec, data, err) : moved(e, rec, err);
+    case EVENT_EFFECT_RETRYING:
+        return retrying(e, rec, err);
+    case EVENT_EFFECT_COMPLETED:
+        if (!under_way) return moved(e, rec, err);
+        e->status = OUTBOX_COMPLETED;
+        e->processed_us = rec->persisted_us;
+        e->result_seq = rec->seq;
+        e->due_us = 0;
+        return ST_OK;
+    default:
+        ASSERT(rec->event.type == EVENT_EFFECT_DEAD_LETTERED);
+        if (e->status != OUTBOX_FAILED || rec->event.logical_attempt != e->executions)
+            return moved(e, rec, err);
+        e->status = OUTBOX_DEAD_LETTER;
+        e->due_us = 0;
+        return ST_OK;
+    }
+}
+
+status effect_apply(struct effect *e, const struct event_record *rec, struct arena *arena,
+                    struct error *err) {
+    struct arena scratch;
+    yyjson_val *data = NULL;
+    struct json_limits limits = {EVENT_BYTES_MAX, JSON_DEPTH_MAX};
+    arena_init(&scratch, 4096, SIZE_MAX);
+    status st = json_parse(rec->event.payload, limits, &scratch, &data, err);
+    if (st == ST_OK) st = reduce(e, rec, data, arena, err);
+    if (st == ST_OK) e->last_seq = rec->seq;
+    arena_release(&scratch);
+    return st;
+}
+
+/* ---- how often, and when again ---- */
+
+struct effect_retry effect_retry_of(str type, const struct effect_retry *own) {
+    static const struct effect_retry canon[] = {{STR_LIT("SEND_EMAIL"), 3, 2000},
+                                                {STR_LIT("API_CALL"), 5, 1000},
+                                                {STR_LIT("SOR_UPDATE"), 1, 5000}};
+    for (; own && own->type.ptr; own++) {
+        if (str_eq(own->type, type)) return *own;
+    }
+    for (size_t i = 0; i < COUNT_OF(canon); i++) {
+        if (str_eq(canon[i].type, type)) return canon[i];
+    }
+    return (struct effect_retry){type, EFFECT_RETRIES, EFFECT_BASE_MS};
+}
+
+int64_t effect_backoff_ms(int64_t retry_count, int64_t base_ms) {
+    int64_t delay = base_ms;
+    for (int64_t i = 0; i < retry_count && delay < EFFECT_DELAY_MAX_MS; i++)
+        delay *= 2;
+    return delay < EFFECT_DELAY_MAX_MS ? delay : EFFECT_DELAY_MAX_MS;
+}
+
+/* ---- its key ---- */
+
+struct member {
+    str key;
+    yyjson_val *val;
+};
+
+static int by_key(const void *a, const void *b) {
+    return str_cmp(((const struct member *)a)->key, ((const struct member *)b)->key);
+}
+
+static bool put_canonical(yyjson_val *val, const char *without, struct arena *scratch,
+                          struct buf *out);
+
+static bool put_object(yyjson_val *obj, const char *without, struct arena *scratch,
+                       struct buf *out) {
+    size_t i = 0;
+    size_t n = 0;
+    size_t used = 0;
+    yyjson_val *key = NULL;
+    yyjson_val *val = NULL;
+    struct member *all = arena_try(scratch, (yyjson_obj_size(obj) + 1) * sizeof(*all));
+    if (!all) return false;
+    yyjson_obj_foreach(obj, i, n, key, val) {
+        str name = str_n(yyjson_get_str(key), yyjson_get_len(key));
+        if (!without || !str_eq(name, str_c(without))) all[used++] = (struct member){name, val};
+    }
+    qsort(all, used, sizeof(*all), by_key);
+    buf_put_char(out, '{');
+    for (i = 0; i < used; i++) {
+        if (i > 0) buf_put_char(out, ',');
+        buf_put_json_str(out, all[i].key);
+        buf_put_char(out, ':');
+        if (!put_canonical(all[i].val, NULL, scratch, out)) return false;
+    }
+    buf_put_char(out, '}');
+    return !out->full;
+}
+
+/* (As deep as the parser lets a document be: JSON_DEPTH_MAX.) */
+static bool put_canonical(yyjson_val *val, const char *without, struct arena *scratch,
+                          struct buf *out) {
+    size_t i = 0;
+    size_t n = 0;
+    yyjson_val *item = NULL;
+    if (yyjson_is_obj(val)) return put_object(val, without, scratch, out);
+    if (!yyjson_is_arr(val)) return json_write(val, out);
+    buf_put_char(out, '[');
+    yyjson_arr_foreach(val, i, n, item) {
+        if (i > 0) buf_put_char(out, ',');
+        if (!put_canonical(item, NULL, scratch, out)) return false;
+    }
+    buf_put_char(out, ']');
+    return !out->full;
+}
+
+static status own_key(yyjson_val *given, struct buf *out, struct error *err) {
+    str key = STR_NONE;
+    bool ok = json_str(given, &key) && key.len > 0 && key.len <= EFFECT_KEY_MAX;
+    for (size_t i = 0; ok && i < key.len; i++)
+        ok = (unsigned char)key.ptr[i] >= 0x20 && (unsigned char)key.ptr[i] < 0x7f;
+    if (!ok || key.ptr[0] == ' ' || key.ptr[key.len - 1] == ' ')
+        return error_at(err, ST_INVALID, "EFFECT_KEY_INVALID", "/payload/idempotency_key",
+                        "expected 1 to %d printable ASCII characters without blanks at the ends",
+                        EFFECT_KEY_MAX);
+    buf_put(out, key);
+    return ST_OK;
+}
+
+status effect_key(uuid effect_id, str type, yyjson_val *payload, struct arena *scratch,
+                  struct buf *out, struct error *err) {
+    yyjson_val *given = json_member(payload, "idempotency_key");
+    if (given) return own_key(given, out, err);
+    struct buf canonical;
+    char id[UUID_TEXT_LEN];
+    uint8_t hash[SHA256_LEN];
+    buf_init(&canonical, (size_t)6 * EVENT_BYTES_MAX);
+    bool ok = put_canonical(payload, "idempotency_key", scratch, &canonical);
+    sha256_of(buf_str(&canonical), hash);
+    buf_release(&canonical);
+    if (!ok) return error_set(err, ST_RETRY, "effect: out of memory");
+    uuid_format(effect_id, id);
+    buf_put_c(out, "EFFECT:");
+    buf_put(out, str_n(id, sizeof(id)));
+    buf_put_char(out, ':');
+    buf_put(out, type);
+    buf_put_char(out, ':');
+    buf_put_hex(out, hash, sizeof(hash));
+    return ST_OK;
+}

@@ -1,0 +1,94 @@
+/* ledger/outbox.h: effects in the ledger: requested, claimed, settled, put back.
+ *
+ * An effect is a fact of a run before it is a deed: its EffectRequested and its row in the outbox
+ * are one commit, and so are each later change and its fact. The row is a projection: a rebuild
+ * makes it again. Two workers cannot both claim one execution: both would append the same fact, and
+ * the second finds that it is there.
+ *
+ * What changes the ledger is for the ledger thread (writer_call.task); what reads is also for
+ * readers. */
+#pragma once
+
+#include "core/effect.h"
+#include "ledger/ledger.h"
+
+struct effect_request {
+    str run_id;
+    str tenant_id;  /* the run must be this tenant's, else ST_NOT_FOUND; STR_NONE: whosever it is */
+    const uuid *id; /* of the effect; NULL: a fresh one */
+    str type;
+    str payload; /* a JSON object, with the caller's idempotency_key if it has one */
+    str step_id; /* the step that asks for it; or STR_NONE */
+    str actor;
+    const uuid *cause;                 /* or NULL: the run's newest event of its level */
+    const struct effect_retry *own;    /* see effect_retry_of() */
+    int64_t max_retries, base_ms;      /* of this one alone; < 0: as its type has it */
+    const struct append_rider *riders; /* or NULL */
+};
+
+struct effect_info { /* a row of the outbox, with what the ledger says of it; in the arena */
+    struct effect effect;
+    uuid request_id; /* eventId of EffectRequested */
+    uuid correlation;
+    str run_id, tenant_id, project_id, environment_id, plan_id, plan_version, step_id;
+    str run_uuid;
+    int64_t run_no, engine_attempt;
+    str key;     /* as the caller has it: without the tenant */
+    str payload; /* JSON object, with idempotency_key */
+    str result;  /* JSON, or STR_NONE */
+    str error;   /* JSON object, or STR_NONE */
+};
+
+/* Requests an effect, or finds the one of the tenant with the same key: *existing, and nothing is
+ * written. Reasons: RUN_NOT_FOUND; EFFECT_TYPE_INVALID, EFFECT_PAYLOAD_INVALID, EFFECT_KEY_INVALID.
+ */
+MUST_CHECK status outbox_request(struct ledger *ledger, const struct effect_request *request,
+                                 struct arena *arena, struct effect_info *out, bool *existing,
+                                 struct error *err);
+
+struct outbox_batch {
+    struct effect_info *items;
+    size_t count;
+    bool more;       /* there may be others that are due now */
+    int64_t next_us; /* when the next row that was not taken is due; 0: none that we know of */
+};
+/* Claims up to `limit` rows that are due, the oldest first, for `lease_ms`: PENDING, FAILED whose
+ * time has come, and PROCESSING whose lease has ended, which counts as a failed execution
+ * (LEASE_EXPIRED), and may be the last one. */
+MUST_CHECK status outbox_claim(struct ledger *ledger, str worker, size_t limit, int64_t lease_ms,
+                               struct arena *arena, struct outbox_batch *out, struct error *err);
+/* The end of an execution that was claimed. ST_CONFLICT with EFFECT_MOVED: its lease had ended and
+ * somebody else has it; nothing was written. */
+MUST_CHECK status outbox_complete(struct ledger *ledger, const struct effect_info *claimed,
+                                  str result, str actor, struct error *err);
+/* *dead (may be NULL): that was its last. `detail`: more about it for error_details.stack, or
+ * STR_NONE. */
+MUST_CHECK status outbox_fail(struct ledger *ledger, const struct effect_info *claimed, str code,
+                              str message, str detail, str actor, bool *dead, struct error *err);
+/* Puts a dead letter back: PENDING, no retries, no error. ST_NOT_FOUND (EFFECT_NOT_FOUND),
+ * ST_CONFLICT (EFFECT_NOT_DEAD). */
+MUST_CHECK status outbox_requeue(struct ledger *ledger, str tenant_id, uuid effect_id, str actor,
+                                 str reason, const struct append_rider *riders, struct error *err);
+
+/* ---- reading ---- */
+
+/* tenant_id STR_NONE: any. ST_NOT_FOUND with EFFECT_NOT_FOUND. */
+MUST_CHECK status outbox_find(struct ledger *ledger, str tenant_id, uuid effect_id,
+                              struct arena *arena, struct effect_info *out, struct error *err);
+struct outbox_filter {
+    str tenant_id, run_id, type; /* STR_NONE: any */
+    unsigned statuses;           /* bits 1 << enum outbox_status; 0: any */
+    int64_t before;              /* newest first; 0: from the newest */
+};
+/* At most `limit` (and PAGE_EVENTS_MAX). *next is the `before` to go on with; 0: there is no more.
+ */
+MUST_CHECK status outbox_list(struct ledger *ledger, const struct outbox_filter *filter,
+                              size_t limit, struct arena *arena, struct effect_info **items,
+                              size_t *count, int64_t *next, struct error *err);
+struct outbox_stats {
+    int64_t count[OUTBOX_STATUS_COUNT];
+    int64_t oldest_due_us; /* of those that are due or will be; 0: none */
+};
+MUST_CHECK status outbox_stats(struct ledger *ledger, struct outbox_stats *out, struct error *err);
+/* The effect as the API and the CLI show it: one JSON object. */
+void effect_json(const struct effect_info *info, struct buf *out);
