@@ -80,6 +80,8 @@ struct plan_step {
     str signal;                  /* wait: the name of the signal */
     str queue;                   /* task */
     int64_t lease_ms;            /* task: of one lease; 0: as the worker asks */
+    str effect_type;             /* effect */
+    bool wait;                   /* effect: for its delivery, not only for its request */
     const str *roles;            /* approval: one of them is needed; none: anybody */
     uint32_t role_count;
     int64_t expires_in_ms; /* approval, wait; 0: never */

@@ -207,6 +207,7 @@ static void read_field(struct parse *p, yyjson_val *val, const struct field *f, 
     int64_t n = 0;
     str text = STR_NONE;
     int choice = 0;
+    bool yes = false;
     switch (f->kind) {
     case FIELD_ANY:
         plan_check_templates(p, val, name);
@@ -227,7 +228,11 @@ static void read_field(struct parse *p, yyjson_val *val, const struct field *f, 
             memcpy(into, &n, sizeof n);
         break;
     case FIELD_BOOL:
-        if (!yyjson_is_bool(val)) (void)wrong_type(p, val, name, "a boolean");
+        yes = yyjson_is_true(val);
+        if (!yyjson_is_bool(val))
+            (void)wrong_type(p, val, name, "a boolean");
+        else if (into != NULL)
+            memcpy(into, &yes, sizeof yes);
         break;
     case FIELD_CHOICE:
         if (take_choice(p, val, name, f->names, &choice) && into != NULL)

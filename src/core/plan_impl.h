@@ -54,7 +54,8 @@ struct field {
     enum field_kind kind;
     int since; /* the minor version that brought it */
     bool required;
-    int into; /* offset of a str (TEXT, WORDS, ID), int64_t (INT) or enum (CHOICE); or NOWHERE */
+    int into; /* offset of a str (TEXT, WORDS, ID), int64_t (INT), bool or enum (CHOICE); or NOWHERE
+               */
     int64_t min, max;
     const char *const *names; /* ends in NULL; its index is the value of the enum */
     void (*read)(struct parse *p, yyjson_val *val, void *into);

@@ -124,6 +124,8 @@ static void check_exec_and_http(const struct plan *p) {
 
 static void check_other_types(const struct plan *p) {
     CHECK(is(p->steps[4].queue, "big"));
+    CHECK(is(p->steps[5].effect_type, "WEBHOOK_CALL") && p->steps[5].wait);
+    CHECK(p->steps[4].effect_type.ptr == NULL && !p->steps[4].wait);
     CHECK(p->steps[6].duration_ms == 1500 && p->steps[6].until.ptr == NULL);
     CHECK(p->steps[7].duration_ms == -1 && is(p->steps[7].until, "2026-02-16T08:00:00Z"));
     CHECK(is(p->steps[8].until, "{{ parameters.when }}"));
@@ -196,6 +198,22 @@ TEST(plan_accepts_unusual_ids) {
         CHECK(st == (extra ? ST_INVALID : ST_OK), "%s", err.msg);
         buf_release(&b);
     }
+    arena_release(&arena);
+}
+
+/* An effect is waited for only if the plan says so. */
+TEST(plan_effect_waits_if_it_says_so) {
+    struct arena arena;
+    arena_init(&arena, 4096, ARENA_MAX);
+    const struct plan *p =
+        good("{'schemaVersion':'v1.3','metadata':{'planId':'p','planVersion':'1'},'steps':["
+             "{'stepId':'a','type':'effect','effectType':'A','payload':{}},"
+             "{'stepId':'b','type':'effect','effectType':'B','payload':{},'wait':false},"
+             "{'stepId':'c','type':'effect','effectType':'C','payload':{},'wait':true}]}",
+             &arena);
+    CHECK(is(p->steps[0].effect_type, "A") && !p->steps[0].wait);
+    CHECK(is(p->steps[1].effect_type, "B") && !p->steps[1].wait);
+    CHECK(is(p->steps[2].effect_type, "C") && p->steps[2].wait);
     arena_release(&arena);
 }
 

@@ -186,9 +186,9 @@ static const struct field task_fields[] = {
     {.name = STR_LIT("leaseMs"), DELAY, .min = 1, INTO(lease_ms)},
 };
 static const struct field effect_fields[] = {
-    {.name = STR_LIT("effectType"), .kind = FIELD_ID, .required = true, .into = NOWHERE},
+    {.name = STR_LIT("effectType"), .kind = FIELD_ID, .required = true, INTO(effect_type)},
     {.name = STR_LIT("payload"), .kind = FIELD_OBJECT, .required = true, .into = NOWHERE},
-    {.name = STR_LIT("wait"), .kind = FIELD_BOOL, .into = NOWHERE},
+    {.name = STR_LIT("wait"), .kind = FIELD_BOOL, INTO(wait)},
 };
 static const struct field sleep_fields[] = {
     {.name = STR_LIT("durationMs"), DELAY, INTO(duration_ms)},
