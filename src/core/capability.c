@@ -67,7 +67,7 @@ static const struct {
 /* Types whose executor is not there yet are refused before the run starts. */
 static const bool runs[ADAPTER_COUNT][PLAN_TYPE_COUNT] = {
     [ADAPTER_LOCAL] = {[PLAN_EXEC] = true, [PLAN_HTTP] = true, [PLAN_TASK] = true,
-        [PLAN_SLEEP] = true, [PLAN_WAIT] = true, [PLAN_APPROVAL] = true, [PLAN_NOOP] = true},
+        [PLAN_EFFECT] = true, [PLAN_SLEEP] = true, [PLAN_WAIT] = true, [PLAN_APPROVAL] = true, [PLAN_NOOP] = true},
     [ADAPTER_TEMPORAL] = {[PLAN_EXEC] = true, [PLAN_HTTP] = true, [PLAN_TASK] = true,
         [PLAN_SLEEP] = true, [PLAN_WAIT] = true, [PLAN_APPROVAL] = true, [PLAN_NOOP] = true},
     [ADAPTER_CONDUCTOR] = {[PLAN_EXEC] = true, [PLAN_HTTP] = true, [PLAN_TASK] = true,

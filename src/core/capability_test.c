@@ -193,13 +193,34 @@ TEST(capability_unsupported_types_are_told_once) {
               "{'stepId':'b','type':'package','name':'x'},"
               "{'stepId':'c','type':'effect','effectType':'X','payload':{}},"
               "{'stepId':'d','type':'package','name':'y'}",
-              ADAPTER_LOCAL, &arena, &r);
+              ADAPTER_TEMPORAL, &arena, &r);
     CHECK(r.status == REPORT_ERRORS && r.error_count == 2 && r.warning_count == 0);
     CHECK(strcmp(r.errors[0].code, "STEP_TYPE_UNSUPPORTED") == 0);
     CHECK(str_eq(r.errors[0].capability, STR("package")));
     CHECK(str_eq(r.errors[1].capability, STR("effect")));
     CHECK(strstr(r.errors[0].message.ptr, "\"b\"") != NULL, "%s", r.errors[0].message.ptr);
-    CHECK(adapter_runs(ADAPTER_LOCAL, PLAN_EXEC) && !adapter_runs(ADAPTER_LOCAL, PLAN_EFFECT));
+    arena_release(&arena);
+}
+
+/* Every type but package. */
+TEST(capability_local_runs_effects_and_no_packages) {
+    struct arena arena;
+    struct validation_report r;
+    arena_init(&arena, 4096, ARENA_MAX);
+    report_of("v1.3", "",
+              "{'stepId':'a','type':'effect','effectType':'X','payload':{},'wait':true}",
+              ADAPTER_LOCAL, &arena, &r);
+    CHECK(r.status == REPORT_VALID && r.error_count == 0 && r.warning_count == 0);
+    report_of("v1.3", "",
+              "{'stepId':'a','type':'effect','effectType':'X','payload':{}},"
+              "{'stepId':'b','type':'package','name':'x'}",
+              ADAPTER_LOCAL, &arena, &r);
+    CHECK(r.status == REPORT_ERRORS && r.error_count == 1);
+    CHECK(strcmp(r.errors[0].code, "STEP_TYPE_UNSUPPORTED") == 0);
+    CHECK(str_eq(r.errors[0].capability, STR("package")));
+    for (int i = 0; i < PLAN_TYPE_COUNT; i++)
+        CHECK(adapter_runs(ADAPTER_LOCAL, (enum plan_type)i) == (i != PLAN_PACKAGE), "%s",
+              plan_type_name((enum plan_type)i));
     arena_release(&arena);
 }
 

@@ -43,8 +43,7 @@ status flow_fail(struct flow *f, str code, str message, int64_t now_us, struct f
 }
 
 static bool is_executed(const struct flow *f, uint32_t i) {
-    enum plan_type type = f->plan->steps[i].type;
-    return type == PLAN_EXEC || type == PLAN_HTTP;
+    return plan_type_is_executed(f->plan->steps[i].type);
 }
 
 /* Ends what is open: what nobody executes at once, and with `all` the executor's attempts too,
@@ -254,6 +253,7 @@ static status start_step(struct flow *f, uint32_t step, int64_t now_us, struct f
     if (!is_executed(f, step)) payload_time(&out, "timeoutAt", limit);
     payload_text(&out, "signal", p->signal);
     payload_text(&out, "queue", p->queue);
+    payload_text(&out, "effectType", p->effect_type);
     status st = payload_close(&out, b, &payload, err);
     if (st != ST_OK) return st;
     st = flow_emit_step(f, EVENT_STEP_STARTED, step, f->steps[step].attempt + 1, payload, STR_NONE,

@@ -201,8 +201,6 @@ static void leave_ready(struct flow *f, uint32_t step) {
     }
 }
 
-static bool is_executed(enum plan_type type) { return type == PLAN_EXEC || type == PLAN_HTTP; }
-
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static status apply_started(struct flow *f, uint32_t i, const struct event_record *rec,
@@ -217,7 +215,7 @@ static status apply_started(struct flow *f, uint32_t i, const struct event_recor
     s->stopping = false;
     s->lease_us = 0;
     f->open++;
-    if (is_executed(p->type)) {
+    if (plan_type_is_executed(p->type)) {
         f->executing++; /* its timeout is the executor's: the clock of a repeated attempt restarts */
         s->due_us = s->limit_us = FLOW_NEVER;
         return ST_OK;
@@ -237,7 +235,7 @@ static status apply_ended(struct flow *f, uint32_t i, const struct event_record 
     struct flow_step *s = &f->steps[i];
     if (s->phase == FLOW_OPEN) {
         f->open--;
-        if (is_executed(p->type)) f->executing--;
+        if (plan_type_is_executed(p->type)) f->executing--;
         if (p->type == PLAN_TASK) f->tasks--;
         if (p->type == PLAN_WAIT) f->waits--;
     }

@@ -87,7 +87,7 @@ struct flow {
     uint32_t judge_head, judge_count;
     struct flow_timer *timers; /* min-heap; an entry is stale unless it equals its step's due_us */
     uint32_t timer_count, timer_cap;
-    uint32_t open, executing, settled; /* steps: RUNNING; of these exec and http; settled */
+    uint32_t open, executing, settled; /* steps: RUNNING; of these executed; settled */
     uint32_t failed;                   /* settled as FAILED */
     uint32_t first_failed;             /* FLOW_NO_STEP */
     uint32_t tasks, waits;             /* RUNNING steps of these types */

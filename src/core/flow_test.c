@@ -192,6 +192,8 @@ static void check_replay(struct world *w) {
 }
 
 #define EXEC(id, more) "{\"stepId\":\"" id "\",\"type\":\"exec\",\"command\":[\"x\"]" more "}"
+#define EFFECT(id, more)                                                                           \
+    "{\"stepId\":\"" id "\",\"type\":\"effect\",\"effectType\":\"EMAIL_SEND\",\"payload\":{}" more "}"
 #define NOOP(id, more) "{\"stepId\":\"" id "\",\"type\":\"noop\"" more "}"
 #define AFTER(id) ",\"dependsOn\":[\"" id "\"]"
 #define RETRY(n) ",\"retry\":{\"maxAttempts\":" #n ",\"initialMs\":100,\"factor\":2}"
@@ -319,6 +321,25 @@ static const struct {
     {"a task is over in time",
      PLAN("", "{\"stepId\":\"t\",\"type\":\"task\",\"queue\":\"q\",\"timeoutMs\":100}"), "+100",
      "RunStarted t:StepStarted#1 t:StepFailed#1 RunFailed"},
+    {"an effect waits for its answer", PLAN("", EFFECT("f", "") "," EXEC("b", AFTER("f"))), "f+ b+",
+     "RunStarted f:StepStarted#1 f:StepCompleted#1 b:StepStarted#1 b:StepCompleted#1 RunCompleted"},
+    {"effects count for concurrency",
+     PLAN(",\"concurrency\":1", EFFECT("f", ",\"wait\":true") "," EXEC("b", "")), "+86400000 f+ b+",
+     "RunStarted f:StepStarted#1 f:StepCompleted#1 b:StepStarted#1 b:StepCompleted#1 RunCompleted"},
+    {"the timeout of an effect is not the engine's",
+     PLAN("", EFFECT("f", ",\"wait\":true,\"timeoutMs\":100")), "+100000 f-TIMEOUT",
+     "RunStarted f:StepStarted#1 f:StepFailed#1 RunFailed"},
+    {"effects are retried", PLAN("", EFFECT("f", RETRY(2))), "f-EFFECT_DEAD_LETTERED +99 +1 f+",
+     "RunStarted f:StepStarted#1 f:StepFailed#1 f:StepRetried#2 f:StepStarted#2 f:StepCompleted#2 "
+     "RunCompleted"},
+    {"a failing run waits for its effects", PLAN("", EXEC("a", "") "," EFFECT("f", "")), "a-E +10 f+",
+     "RunStarted a:StepStarted#1 f:StepStarted#1 a:StepFailed#1 f:StepCompleted#1 RunFailed"},
+    {"a paused run lets its effects end", PLAN("", EFFECT("f", "") "," EXEC("b", AFTER("f"))),
+     "!PAUSE f+ !RESUME b+",
+     "RunStarted f:StepStarted#1 RunPaused f:StepCompleted#1 RunResumed b:StepStarted#1 "
+     "b:StepCompleted#1 RunCompleted"},
+    {"cancel waits until the effect is let go", PLAN("", EFFECT("f", ",\"wait\":true")),
+     "!CANCEL +10 f-CANCELLED", "RunStarted f:StepStarted#1 f:StepFailed#1 RunCancelled"},
 };
 
 /* WE-1-3 (the policy alone), WE-1N-1: the flow follows the plan literally. */
@@ -385,6 +406,8 @@ TEST(flow_says_when_to_wake_it) {
         {PLAN("", EXEC("a", RETRY(2))), "a-E !PAUSE", T0 + 100000},
         {PLAN("", EXEC("a", RETRY(2))), "a-E !PAUSE +100", FLOW_NEVER},
         {PLAN("", "{\"stepId\":\"t\",\"type\":\"task\",\"queue\":\"q\"}"), "", 0},
+        {PLAN("", EFFECT("f", ",\"wait\":true,\"timeoutMs\":500")), "", 0},
+        {PLAN("", EFFECT("f", RETRY(2))), "f-E", T0 + 100000},
         {PLAN("", NOOP("a", "")), "", FLOW_NEVER},
         {PLAN("", "{\"stepId\":\"z\",\"type\":\"sleep\",\"durationMs\":500}," EXEC("a", "")), "", 0},
     };
@@ -458,6 +481,61 @@ TEST(flow_renders_what_a_step_is_given) {
     CHECK(json_parse(body, (struct json_limits){10000, 20}, &w.arena, &root, &err) == ST_OK);
     str command = json_text(json_member(root, "command"), &w.arena);
     CHECK(str_eq(command, STR("[\"ann\",\"1\",\"r\"]")), "%.*s", STR_ARG(command));
+    world_close(&w);
+}
+
+static yyjson_val *parsed(struct world *w, str text) {
+    struct error err = {0};
+    yyjson_val *root = NULL;
+    CHECK(json_parse(text, (struct json_limits){10000, 20}, &w->arena, &root, &err) == ST_OK, "%s",
+          err.msg);
+    return root;
+}
+
+/* Whoever delivers the effect is given it whole, and a reader of the ledger learns what it is. A
+ * timeout is for the one who delivers, so the event has none. */
+TEST(flow_renders_effects_and_records_their_type) {
+    struct world w;
+    struct error err = {0};
+    str body = STR_NONE;
+    str type = STR_NONE;
+    world_open(&w, PLAN("", EXEC("a", "") ",{\"stepId\":\"f\",\"type\":\"effect\",\"effectType\":"
+                                          "\"EMAIL_SEND\",\"wait\":true,\"timeoutMs\":500,"
+                                          "\"payload\":{\"to\":[\"{{ parameters.who }}\"],"
+                                          "\"n\":\"{{ steps.a.output.n }}\"}" AFTER("a") "}"));
+    launch(&w, "{\"signal\":\"LAUNCH\",\"parameters\":{\"who\":\"ann\"}}");
+    world_program(&w, "a+");
+    CHECK(flow_render(&w.flow, 1, &w.arena, &body, &err) == ST_OK, "%s", err.msg);
+    yyjson_val *root = parsed(&w, body);
+    str payload = json_text(json_member(root, "payload"), &w.arena);
+    CHECK(str_eq(payload, STR("{\"to\":[\"ann\"],\"n\":1}")), "%.*s", STR_ARG(payload));
+    CHECK(json_str(json_member(root, "effectType"), &type) && str_eq(type, STR("EMAIL_SEND")));
+    CHECK(yyjson_is_true(json_member(root, "wait")));
+    const struct event *last = &w.records[w.count - 1].event;
+    CHECK(last->type == EVENT_STEP_STARTED && str_eq(last->subject, STR("f")));
+    CHECK(str_eq(last->payload, STR("{\"stepType\":\"effect\",\"effectType\":\"EMAIL_SEND\"}")),
+          "%.*s", STR_ARG(last->payload));
+    CHECK(w.flow.open == 1 && w.flow.executing == 1);
+    check_replay(&w);
+    world_close(&w);
+}
+
+/* A cancel, and nothing else, asks for the end of an effect that is waited for. */
+TEST(flow_asks_to_stop_effects_when_cancelled) {
+    struct world w;
+    struct error err = {0};
+    struct signal cancel = {.name = STR("CANCEL")};
+    struct flow_now now = {.us = T0, .may_start = true, .version = STR("test")};
+    world_open(&w, PLAN("", EFFECT("f", ",\"wait\":true")));
+    launch(&w, "{\"signal\":\"LAUNCH\"}");
+    CHECK(signal_validate(&cancel, &err) == ST_OK);
+    CHECK(flow_signal(&w.flow, &cancel, (uuid){{9}}, STR("op"), T0, &w.batch, &err) == ST_OK);
+    CHECK(w.batch.stop_count == 0);
+    CHECK(flow_decide(&w.flow, &now, &w.batch, &err) == ST_OK, "%s", err.msg);
+    CHECK(w.batch.stop_count == 1 && w.batch.stops[0] == 0 && w.flow.open == 1);
+    world_note(&w);
+    world_program(&w, "f-CANCELLED");
+    CHECK(w.flow.run.head.status == RUN_CANCELLED);
     world_close(&w);
 }
 

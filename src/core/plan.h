@@ -131,6 +131,9 @@ MUST_CHECK status plan_schema_check(str version, bool *deprecated, struct error 
 /* The JSON Schema of the language, as published in contracts/. */
 str plan_schema_json(void);
 const char *plan_type_name(enum plan_type type); /* "exec" ... */
+/* Whether somebody answers for each attempt of such a step: who executes it, or delivers it, watches
+ * its timeout and is asked to stop. exec, http, effect. */
+bool plan_type_is_executed(enum plan_type type);
 const char *plan_phase_name(enum plan_phase phase);
 /* Milliseconds to wait before attempt `attempt` + 1, given a number that is the same whenever the
  * same attempt of the same step of the same run is asked for: replay gives the same delay. */

@@ -19,6 +19,10 @@ const char *plan_type_name(enum plan_type type) {
     return types[type].name;
 }
 
+bool plan_type_is_executed(enum plan_type type) {
+    return type == PLAN_EXEC || type == PLAN_HTTP || type == PLAN_EFFECT;
+}
+
 const char *plan_phase_name(enum plan_phase phase) {
     ASSERT(phase < PHASE_COUNT);
     return phases[phase];

@@ -217,6 +217,14 @@ TEST(plan_effect_waits_if_it_says_so) {
     arena_release(&arena);
 }
 
+TEST(plan_knows_which_types_are_executed) {
+    for (int i = 0; i < PLAN_TYPE_COUNT; i++) {
+        bool want = i == PLAN_EXEC || i == PLAN_HTTP || i == PLAN_EFFECT;
+        CHECK(plan_type_is_executed((enum plan_type)i) == want, "%s",
+              plan_type_name((enum plan_type)i));
+    }
+}
+
 TEST(plan_names_its_types_and_phases) {
     CHECK(strcmp(plan_type_name(PLAN_EXEC), "exec") == 0);
     CHECK(strcmp(plan_type_name(PLAN_PACKAGE), "package") == 0);

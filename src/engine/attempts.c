@@ -94,8 +94,7 @@ static void start_attempt(struct engine_run *r, uint32_t step) {
 }
 
 static bool is_executed(const struct engine_run *r, uint32_t step) {
-    enum plan_type type = r->plan->steps[step].type;
-    return type == PLAN_EXEC || type == PLAN_HTTP;
+    return plan_type_is_executed(r->plan->steps[step].type);
 }
 
 /* The answer is there, but not stored yet: its commit failed. */

@@ -396,7 +396,8 @@ TEST_DB(engine_start_validates_capabilities_first) {
          "inFlightPause"},
         {NEEDS("taskCancellation", ""), "CAPABILITY_EMULATED", "taskCancellation"},
         {PLAN_META(",\"targetAdapter\":\"temporal\"", "", NOOP("a", "")), "TARGET_ADAPTER_MISMATCH",
-         "temporal"}};
+         "temporal"},
+        {PLAN(STEP("a", "package", ",\"name\":\"jq\"")), "STEP_TYPE_UNSUPPORTED", "package"}};
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct error err = {0};
         struct start_request q = bed_request(&bed, cases[i].plan, "r");
