@@ -38,6 +38,7 @@ static const char *wait_words(enum wait_kind kind) {
         [WAIT_SIGNAL] = "signal",
         [WAIT_APPROVAL] = "approval",
         [WAIT_EXECUTING] = "at work on",
+        [WAIT_EFFECT] = "effect",
         [WAIT_ENGINE] = "the engine, which decides what comes next"};
     return words[kind];
 }

@@ -60,7 +60,8 @@ static bool see_started(struct viewing *v, struct step_view *s, const struct eve
     (void)member_time(payload, "timeoutAt", &s->timeout_us);
     return member_text(payload, "stepType", v->arena, &s->type) &&
            member_text(payload, "signal", v->arena, &s->signal) &&
-           member_text(payload, "queue", v->arena, &s->queue);
+           member_text(payload, "queue", v->arena, &s->queue) &&
+           member_text(payload, "effectType", v->arena, &s->effect_type);
 }
 
 static bool see_ended(struct viewing *v, struct step_view *s, const struct event_record *rec,
@@ -362,7 +363,8 @@ const char *wait_kind_name(enum wait_kind kind) {
         [WAIT_PAUSED] = "paused",       [WAIT_WORKER] = "worker",
         [WAIT_TIMER] = "timer",         [WAIT_RETRY] = "retry",
         [WAIT_SIGNAL] = "signal",       [WAIT_APPROVAL] = "approval",
-        [WAIT_EXECUTING] = "executing", [WAIT_ENGINE] = "engine"};
+        [WAIT_EXECUTING] = "executing", [WAIT_EFFECT] = "effect",
+        [WAIT_ENGINE] = "engine"};
     ASSERT(kind < WAIT_KIND_COUNT);
     return names[kind];
 }
@@ -416,7 +418,9 @@ static void explain_open(struct explaining *x, const struct step_view *s) {
         w->kind = WAIT_APPROVAL;
         w->until_us = earlier(s->due_us, s->timeout_us);
     } else {
-        w->on = x->view->lease.node;
+        bool effect = str_eq(s->type, STR("effect"));
+        if (effect) w->kind = WAIT_EFFECT;
+        w->on = effect ? s->effect_type : x->view->lease.node;
         x->full =
             x->full || !say(x->arena, &w->detail, "attempt %lld of its %.*s", (long long)s->attempt,
                             STR_ARG(s->type.ptr ? s->type : STR("step")));

@@ -28,7 +28,7 @@ struct step_view { /* the newest attempt; times are 0 when there is none */
     int64_t leases, lease_us,
         lease_until_us; /* a task: how often handed out; last when, till when */
     str worker;         /* to whom */
-    str signal, queue;
+    str signal, queue, effect_type;
     str code, message; /* of the newest failure; of a skipped step its reason */
 };
 struct run_view {
@@ -77,6 +77,7 @@ enum wait_kind {
     WAIT_SIGNAL,          /* a named signal */
     WAIT_APPROVAL,        /* an approval step */
     WAIT_EXECUTING,       /* a step at work in the engine: exec, http ... */
+    WAIT_EFFECT,          /* an effect: to be taken over by the outbox, or to be delivered */
     WAIT_ENGINE,          /* nothing is under way: the engine decides next */
     WAIT_KIND_COUNT
 };
@@ -87,7 +88,7 @@ struct wait {
     str step;         /* or STR_NONE */
     int64_t since_us; /* 0: not known */
     int64_t until_us; /* 0: no such time */
-    str on;           /* the queue, the signal, the node; or STR_NONE */
+    str on;           /* the queue, the signal, the effect's type, the node; or STR_NONE */
     str detail;       /* in words, or STR_NONE */
 };
 struct explanation {
