@@ -38,7 +38,10 @@ static str text_of(yyjson_val *payload, const char *name) {
     return text;
 }
 
-static bool is_executed(enum plan_type type) { return type == PLAN_EXEC || type == PLAN_HTTP; }
+/* The model's own list: the engine's may be wrong. */
+static bool is_executed(enum plan_type type) {
+    return type == PLAN_EXEC || type == PLAN_HTTP || type == PLAN_EFFECT;
+}
 
 /* ---- steps ---- */
 
@@ -133,6 +136,7 @@ static void check_completed(const struct looking *l) {
     switch (l->p->type) {
     case PLAN_EXEC:
     case PLAN_HTTP:
+    case PLAN_EFFECT:
         check_executor_told(l, true);
         check_output(l, output);
         break;
@@ -150,7 +154,6 @@ static void check_completed(const struct looking *l) {
         l->run->effect = EFFECT_APPROVE;
         break;
     case PLAN_NOOP:
-    case PLAN_EFFECT:
     case PLAN_PACKAGE:
     case PLAN_TYPE_COUNT:
         break;
@@ -544,25 +547,41 @@ static bool is_started(const struct sim_run *run, str step_id, int64_t attempt) 
     return false;
 }
 
+/* The text that plans.c puts a value into, of the plan or of what was rendered from it. */
+static str text_field(enum plan_type type, yyjson_val *body) {
+    str text = STR_NONE;
+    yyjson_val *field = NULL;
+    if (type == PLAN_EXEC) field = yyjson_arr_get(json_member(body, "command"), 1);
+    if (type == PLAN_HTTP) field = json_member(body, "url");
+    if (type == PLAN_EFFECT) field = json_member(json_member(body, "payload"), "text");
+    (void)json_str(field, &text);
+    return text;
+}
+
+/* An outbox is told what kind of effect it is, and whether somebody waits for it. */
+static void check_effect_body(struct world *w, const struct sim_attempt *a, yyjson_val *body) {
+    const struct plan_step *p = a->attempt->step;
+    if (p->type != PLAN_EFFECT) return;
+    bool same = str_eq(text_of(body, "effectType"), text_of(p->body, "effectType")) &&
+                str_eq(text_of(p->body, "effectType"), p->effect_type) &&
+                yyjson_is_true(json_member(body, "wait")) == p->wait &&
+                yyjson_is_true(json_member(p->body, "wait")) == p->wait;
+    if (!same)
+        sim_world_break(w, "effects-are-the-plans", "%s step %u asks for another effect",
+                        a->run->run_id, a->step);
+}
+
 static void check_body(struct world *w, const struct sim_attempt *a) {
     struct json_limits limits = {EVENT_BYTES_MAX, JSON_DEPTH_MAX};
     const struct sim_run *run = a->run;
     const struct plan_step *p = a->attempt->step;
     yyjson_val *root = NULL;
     struct error err = {0};
-    str got = STR_NONE;
-    str template = STR_NONE;
     char want[96] = "v=";
     struct arena_mark mark = arena_mark(&w->scratch);
     status st = json_parse(a->attempt->body, limits, &w->scratch, &root, &err);
-    yyjson_val *field = json_member(root, p->type == PLAN_EXEC ? "command" : "url");
-    yyjson_val *plan = json_member(p->body, p->type == PLAN_EXEC ? "command" : "url");
-    if (p->type == PLAN_EXEC) {
-        field = yyjson_arr_get(field, 1);
-        plan = yyjson_arr_get(plan, 1);
-    }
-    (void)json_str(field, &got);
-    (void)json_str(plan, &template);
+    str got = text_field(p->type, root);
+    str template = text_field(p->type, p->body);
     for (uint32_t i = 0; i < run->plan->step_count; i++) {
         char name[64];
         snprintf(name, sizeof(name), "v={{ steps.%.*s.output.v }}",
@@ -574,6 +593,7 @@ static void check_body(struct world *w, const struct sim_attempt *a) {
     if (!same)
         sim_world_break(w, "outputs-reach-their-step", "%s step %u got \"%.*s\", not %s",
                         run->run_id, a->step, STR_ARG(got), want);
+    check_effect_body(w, a, root);
     arena_rewind(&w->scratch, mark);
 }
 

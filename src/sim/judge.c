@@ -95,7 +95,8 @@ int64_t sim_judge_next_due(const struct sim_run *run, int64_t emitted_us) {
     for (uint32_t i = 0; i < run->plan->step_count; i++) {
         const struct model_step *m = &run->steps[i];
         enum plan_type type = run->plan->steps[i].type;
-        bool executed = type == PLAN_EXEC || type == PLAN_HTTP || type == PLAN_TASK;
+        bool executed =
+            type == PLAN_EXEC || type == PLAN_HTTP || type == PLAN_EFFECT || type == PLAN_TASK;
         if (m->state == STEP_RUNNING && executed) return 0;
         if (m->state == STEP_RUNNING) due = min64(due, min64(m->due_us, m->timeout_us));
         if (may_begin && sim_judge_ready(run, i)) return 0;

@@ -37,10 +37,15 @@ static void put_type(struct drawing *d, const uint32_t *deps, uint32_t dep_count
                  deps[between(d, 0, dep_count - 1)]);
     if (kind < 25) {
         buf_put_c(b, ",\"type\":\"noop\"");
-    } else if (kind < 52) {
+    } else if (kind < 49) {
         buf_printf(b, ",\"type\":\"exec\",\"command\":[\"work\",\"v=%s\"]", value);
-    } else if (kind < 57) {
+    } else if (kind < 53) {
         buf_printf(b, ",\"type\":\"http\",\"url\":\"http://example.test/v=%s\"", value);
+    } else if (kind < 57) {
+        buf_printf(b,
+                   ",\"type\":\"effect\",\"effectType\":\"E%lld\",\"payload\":{\"text\":\"v=%s\"}",
+                   (long long)between(d, 1, 2), value);
+        if (chance(d, 500)) buf_put_c(b, ",\"wait\":true");
     } else if (kind < 75) {
         buf_printf(b, ",\"type\":\"task\",\"queue\":\"q%lld\",\"input\":\"v=%s\"",
                    (long long)between(d, 1, 2), value);

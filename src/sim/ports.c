@@ -282,6 +282,7 @@ static void port_start(void *context, struct attempt *attempt) {
                               .life = n->life,
                               .number = attempt->number,
                               .code = "EXIT_CODE"};
+    if (attempt->step->type == PLAN_EFFECT) a->code = "EFFECT_DEAD_LETTERED";
     ASSERT(a->run);
     a->step = (uint32_t)(attempt->step - a->run->plan->steps);
     a->next = n->attempts;
