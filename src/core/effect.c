@@ -108,13 +108,16 @@ static status failed(struct effect *e, const struct event_record *rec, yyjson_va
     return ST_OK;
 }
 
-/* After a failure it only says when; of a dead letter, that an operator put it back. */
-static status retrying(struct effect *e, const struct event_record *rec, struct error *err) {
+/* After a failure it only says when; of a dead letter, that an operator put it back; of a claim,
+ * that the worker gives it back untouched. */
+static status retrying(struct effect *e, const struct event_record *rec, yyjson_val *data,
+                       struct error *err) {
     bool here = rec->event.logical_attempt == e->executions;
+    bool released = e->status == OUTBOX_PROCESSING && yyjson_is_true(json_member(data, "released"));
     if (here && e->status == OUTBOX_FAILED && e->due_us > 0) return ST_OK;
-    if (!here || e->status != OUTBOX_DEAD_LETTER) return moved(e, rec, err);
+    if (!here || (e->status != OUTBOX_DEAD_LETTER && !released)) return moved(e, rec, err);
+    if (!released) e->retry_count = e->error_seq = 0;
     e->status = OUTBOX_PENDING;
-    e->retry_count = e->error_seq = 0;
     e->due_us = rec->persisted_us;
     return ST_OK;
 }
@@ -130,7 +133,7 @@ static status reduce(struct effect *e, const struct event_record *rec, yyjson_va
     case EVENT_EFFECT_FAILED:
         return under_way ? failed(e, rec, data, err) : moved(e, rec, err);
     case EVENT_EFFECT_RETRYING:
-        return retrying(e, rec, err);
+        return retrying(e, rec, data, err);
     case EVENT_EFFECT_COMPLETED:
         if (!under_way) return moved(e, rec, err);
         e->status = OUTBOX_COMPLETED;

@@ -2,9 +2,10 @@
  *
  * EffectRequested makes it; EffectExecuting says that a worker took it, for the n-th time; then
  * EffectCompleted, or EffectFailed followed by EffectRetrying (a time for the next execution) or
- * EffectDeadLettered. An operator puts a dead letter back with EffectRetrying. The n of its facts'
- * occurrence is that of the execution. effect_apply() is the one reducer: append, rebuild and
- * verify use it, and the outbox is nothing but its result. */
+ * EffectDeadLettered. An operator puts a dead letter back with EffectRetrying, and so does a worker
+ * that ends with what it has not begun. The n of its facts' occurrence is that of the execution.
+ * effect_apply() is the one reducer: append, rebuild and verify use it, and the outbox is nothing
+ * but its result. */
 #pragma once
 
 #include "base/arena.h"
@@ -23,7 +24,7 @@ enum outbox_status {
     OUTBOX_STATUS_COUNT,
 };
 const char *outbox_status_name(enum outbox_status s); /* "PENDING", ... */
-enum outbox_status outbox_status_named(str name);          /* OUTBOX_NONE: no such status */
+enum outbox_status outbox_status_named(str name);     /* OUTBOX_NONE: no such status */
 
 enum {
     EFFECT_TYPE_MAX = 100,     /* bytes */

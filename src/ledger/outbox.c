@@ -366,15 +366,21 @@ status outbox_fail(struct ledger *l, const struct effect_info *claimed, str code
 
 /* ---- claiming ---- */
 
+/* Whoever had it has not come back. */
+static status add_expiry(struct facts *f, const struct effect_info *i, int64_t now_us,
+                         struct buf *b, struct error *err) {
+    return add_failure(f, i, STR("LEASE_EXPIRED"),
+                       STR("the worker that executed it did not say how it ended"), STR_NONE,
+                       now_us, b, err);
+}
+
 static status add_claim(struct facts *f, struct effect_info *i, str worker, int64_t now_us,
                         int64_t lease_ms, struct buf *b, struct error *err) {
     struct effect *e = &i->effect;
     status st = ST_OK;
-    if (e->status == OUTBOX_PROCESSING) { /* whoever had it has not come back */
+    if (e->status == OUTBOX_PROCESSING) {
         bool dead = e->retry_count + 1 > e->max_retries;
-        st = add_failure(f, i, STR("LEASE_EXPIRED"),
-                         STR("the worker that executed it did not say how it ended"), STR_NONE,
-                         now_us, b, err);
+        st = add_expiry(f, i, now_us, b, err);
         e->retry_count++;
         if (st != ST_OK || dead) return st;
     }
@@ -436,7 +442,49 @@ status outbox_claim(struct ledger *l, str worker, size_t limit, int64_t lease_ms
     return outbox_next_due(l, now, &out->next_us, err);
 }
 
+status outbox_expire(struct ledger *l, str worker, size_t limit, size_t *count, struct error *err) {
+    struct arena arena;
+    struct buf b;
+    struct effect_info *items = NULL;
+    *count = 0;
+    arena_init(&arena, 4096, SIZE_MAX);
+    buf_init(&b, EVENT_BYTES_MAX);
+    status st = ledger_usable(l, err);
+    if (st == ST_OK) st = outbox_processing(l, limit, &arena, &items, count, err);
+    for (size_t i = 0; i < *count && st == ST_OK; i++) {
+        struct facts f;
+        struct event ids = ids_of(&items[i]);
+        st = facts_init(&f, &ids, items[i].effect.id, worker, &items[i].request_id, &arena, err);
+        if (st == ST_OK) st = add_expiry(&f, &items[i], ledger_now_us(l), &b, err);
+        if (st == ST_OK) st = facts_append(l, &f, NULL, err);
+    }
+    buf_release(&b);
+    arena_release(&arena);
+    return st;
+}
+
 /* ---- putting back ---- */
+
+status outbox_release(struct ledger *l, const struct effect_info *claimed, str actor,
+                      struct error *err) {
+    struct arena arena;
+    struct facts f;
+    struct buf b;
+    struct event ids = ids_of(claimed);
+    arena_init(&arena, 4096, SIZE_MAX);
+    buf_init(&b, EVENT_BYTES_MAX);
+    status st = facts_init(&f, &ids, claimed->effect.id, actor, &claimed->request_id, &arena, err);
+    if (st == ST_OK) {
+        put_execution(&b, claimed);
+        buf_printf(&b, ",\"retry_count\":%lld,\"next_retry_at\":null,\"released\":true",
+                   (long long)claimed->effect.retry_count);
+        st = facts_add(&f, EVENT_EFFECT_RETRYING, claimed->effect.executions, &b, err);
+    }
+    if (st == ST_OK) st = facts_append(l, &f, NULL, err);
+    buf_release(&b);
+    arena_release(&arena);
+    return st;
+}
 
 status outbox_requeue(struct ledger *l, str tenant_id, uuid effect_id, str actor, str reason,
                       const struct append_rider *riders, struct error *err) {

@@ -65,6 +65,14 @@ MUST_CHECK status outbox_complete(struct ledger *ledger, const struct effect_inf
  * STR_NONE. */
 MUST_CHECK status outbox_fail(struct ledger *ledger, const struct effect_info *claimed, str code,
                               str message, str detail, str actor, bool *dead, struct error *err);
+/* Gives back a claim that was not begun: it is due again, and no retry is used up. EFFECT_MOVED as
+ * above. */
+MUST_CHECK status outbox_release(struct ledger *ledger, const struct effect_info *claimed,
+                                 str actor, struct error *err);
+/* Ends the leases of up to `limit` effects under way, whenever they would end: for the one worker
+ * of a ledger, which knows at its start that nobody is at work on them. */
+MUST_CHECK status outbox_expire(struct ledger *ledger, str worker, size_t limit, size_t *count,
+                                struct error *err);
 /* Puts a dead letter back: PENDING, no retries, no error. ST_NOT_FOUND (EFFECT_NOT_FOUND),
  * ST_CONFLICT (EFFECT_NOT_DEAD). */
 MUST_CHECK status outbox_requeue(struct ledger *ledger, str tenant_id, uuid effect_id, str actor,

@@ -171,6 +171,18 @@ status outbox_due(struct ledger *l, int64_t now_us, size_t limit, struct arena *
     return read_all(q, limit, arena, items, count, err);
 }
 
+status outbox_processing(struct ledger *l, size_t limit, struct arena *arena,
+                         struct effect_info **items, size_t *count, struct error *err) {
+    struct db_stmt *q = NULL;
+    status st = db_prepare(l->db,
+                           EFFECT_SELECT " WHERE f.status <> 'COMPLETED' AND f.status ="
+                                         " 'PROCESSING' ORDER BY f.effect_pos LIMIT $1",
+                           &q, err);
+    if (st != ST_OK) return st;
+    db_bind_int(q, 1, (int64_t)limit);
+    return read_all(q, limit, arena, items, count, err);
+}
+
 status outbox_next_due(struct ledger *l, int64_t after_us, int64_t *out, struct error *err) {
     struct db_stmt *q = NULL;
     bool row = false;

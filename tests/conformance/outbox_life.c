@@ -273,3 +273,33 @@ TEST_DB(outbox_expired_lease_counts) {
           "%.*s", STR_ARG(facts));
     canon_close(&c);
 }
+
+/* A worker that ends gives back what it has not begun, and no retry is used up; at the start of the
+ * one worker of a ledger, what was under way counts as executed. */
+TEST_DB(outbox_release_and_expire) {
+    struct canon c;
+    struct error err = {0};
+    size_t count = 0;
+    open_with_run(&c, url);
+    struct effect_info e = outbox_ask(&c, "r1", "API_CALL", "{}");
+    struct outbox_batch batch = outbox_take(&c, 10);
+    CHECK(outbox_release(c.ledger, &batch.items[0], STR("w1"), &err) == ST_OK, "%s", err.msg);
+    struct effect_info now = outbox_read(&c, e.effect.id);
+    CHECK(now.effect.status == OUTBOX_PENDING && now.effect.retry_count == 0 &&
+          now.effect.executions == 1);
+    CHECK(outbox_release(c.ledger, &batch.items[0], STR("w1"), &err) == ST_OK, "said twice");
+    batch = outbox_take(&c, 10);
+    CHECK(batch.count == 1 && batch.items[0].effect.executions == 2);
+    CHECK(outbox_expire(c.ledger, STR("w2"), 10, &count, &err) == ST_OK && count == 1, "%s",
+          err.msg);
+    now = outbox_read(&c, e.effect.id);
+    CHECK(now.effect.status == OUTBOX_FAILED && now.effect.retry_count == 1);
+    CHECK(outbox_release(c.ledger, &batch.items[0], STR("w1"), &err) == ST_OK ||
+          strcmp(err.reason, "EFFECT_MOVED") == 0);
+    CHECK(outbox_read(&c, e.effect.id).effect.status == OUTBOX_FAILED, "too late");
+    CHECK(outbox_expire(c.ledger, STR("w2"), 10, &count, &err) == ST_OK && count == 0);
+    batch = outbox_take(&c, 10);
+    CHECK(batch.count == 1 && batch.items[0].effect.executions == 3, "it is due at once");
+    canon_clean(&c);
+    canon_close(&c);
+}
