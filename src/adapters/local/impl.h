@@ -10,11 +10,11 @@
 #include <uv.h>
 
 #include "adapters/local/local.h"
-#include "adapters/local/mask.h"
 #include "adapters/local/orphan.h"
 #include "adapters/local/output.h"
 #include "adapters/local/spawn.h"
 #include "base/arena.h"
+#include "base/mask.h"
 
 enum job_state {
     JOB_WAITING, /* for its turn */

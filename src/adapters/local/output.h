@@ -4,13 +4,12 @@
  * to the log file (bounded), and kept: the beginning (stdout) or the end (stderr). */
 #pragma once
 
-#include <yyjson.h>
-
-#include "adapters/local/mask.h"
 #include "base/arena.h"
 #include "base/buf.h"
 #include "base/error.h"
+#include "base/mask.h"
 #include "base/str.h"
+#include "base/text.h"
 
 struct capture {
     struct mask_stream stream;
@@ -30,11 +29,3 @@ MUST_CHECK bool capture_init(struct capture *c, const struct mask *mask, const c
 void capture_feed(struct capture *c, str bytes, struct buf *room);
 void capture_end(struct capture *c, struct buf *room); /* the stream is over */
 void capture_release(struct capture *c);
-
-/* Appends `text` as a JSON string: bytes that are no UTF-8, and U+0000, become U+FFFD. false when
- * it had to be cut to keep the result within bytes_max. */
-bool text_put_json(struct buf *out, str text, size_t bytes_max);
-/* Without the pieces of a character at its start and its end that a cut left there. */
-str text_uncut(str text, bool start, bool end);
-/* Writes a JSON value compactly with every string masked. */
-bool json_write_masked(yyjson_val *val, const struct mask *mask, struct buf *out);

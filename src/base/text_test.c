@@ -1,9 +1,10 @@
-#include "adapters/local/output.h"
+#include "base/text.h"
 
 #include "base/json.h"
+#include "base/mask.h"
 #include "test.h"
 
-TEST(output_text_becomes_valid_json) {
+TEST(text_becomes_valid_json) {
     static const struct {
         const char *in;
         size_t max;
@@ -39,7 +40,7 @@ TEST(output_text_becomes_valid_json) {
     buf_release(&out);
 }
 
-TEST(output_cuts_leave_no_half_characters) {
+TEST(text_cuts_leave_no_half_characters) {
     static const struct {
         const char *in;
         bool start, end;
@@ -60,7 +61,7 @@ TEST(output_cuts_leave_no_half_characters) {
     }
 }
 
-TEST(output_json_is_masked_after_its_escapes_are_read) {
+TEST(mask_json_is_masked_after_its_escapes_are_read) {
     struct arena arena;
     arena_init(&arena, 1024, (size_t)1024 * 1024);
     struct mask mask;

@@ -1,4 +1,6 @@
-#include "adapters/local/mask.h"
+#include "base/mask.h"
+
+#include "base/json.h"
 
 enum { FEED_BYTES = 4096 }; /* one piece of mask_feed(): bounds what is held besides the longest */
 
@@ -159,4 +161,45 @@ bool mask_text(const struct mask *mask, str text, struct buf *out) {
     }
     arena_rewind(mask->arena, mark);
     return ok;
+}
+
+/* ---- JSON ---- */
+
+static bool put_masked(yyjson_val *val, const struct mask *mask, struct buf *out) {
+    struct buf text;
+    buf_init(&text, yyjson_get_len(val)); /* stars are never longer than what they stand for */
+    bool ok = mask_text(mask, str_n(yyjson_get_str(val), yyjson_get_len(val)), &text);
+    buf_put_json_str(out, buf_str(&text));
+    ok = ok && !text.full && !out->full;
+    buf_release(&text);
+    return ok;
+}
+
+/* As deep as json_parse() let it be. NOLINTNEXTLINE(misc-no-recursion) */
+bool json_write_masked(yyjson_val *val, const struct mask *mask, struct buf *out) {
+    if (mask->count == 0) return json_write(val, out);
+    if (yyjson_is_str(val)) return put_masked(val, mask, out);
+    if (!yyjson_is_ctn(val)) return json_write(val, out);
+    bool object = yyjson_is_obj(val);
+    buf_put_char(out, object ? '{' : '[');
+    bool ok = true;
+    size_t i;
+    size_t n;
+    yyjson_val *key;
+    yyjson_val *item;
+    if (object) {
+        yyjson_obj_foreach(val, i, n, key, item) {
+            if (i > 0) buf_put_char(out, ',');
+            ok = ok && put_masked(key, mask, out);
+            buf_put_char(out, ':');
+            ok = ok && json_write_masked(item, mask, out);
+        }
+    } else {
+        yyjson_arr_foreach(val, i, n, item) {
+            if (i > 0) buf_put_char(out, ',');
+            ok = ok && json_write_masked(item, mask, out);
+        }
+    }
+    buf_put_char(out, object ? '}' : ']');
+    return ok && !out->full;
 }

@@ -1,10 +1,12 @@
-/* adapters/local/mask.h: secret values never get past this point.
+/* base/mask.h: secret values never get past this point.
  *
  * Every byte that is part of an occurrence of a secret value is taken out of a stream, and each
  * such stretch replaced by three stars: also when it arrives in pieces, also when two values
  * overlap. Each value has an automaton (Knuth-Morris-Pratt), so a byte costs the same whatever the
  * values are; a byte that may yet turn out to begin a secret is held back. */
 #pragma once
+
+#include <yyjson.h>
 
 #include "base/arena.h"
 #include "base/buf.h"
@@ -44,3 +46,5 @@ void mask_feed(struct mask_stream *stream, str bytes, struct buf *out);
 void mask_end(struct mask_stream *stream, struct buf *out);
 /* A whole text. false: memory is out, and `out` has nothing of it. */
 MUST_CHECK bool mask_text(const struct mask *mask, str text, struct buf *out);
+/* Writes a JSON value compactly with every string masked. */
+bool json_write_masked(yyjson_val *val, const struct mask *mask, struct buf *out);

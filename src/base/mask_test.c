@@ -1,4 +1,4 @@
-#include "adapters/local/mask.h"
+#include "base/mask.h"
 #include "base/uuid.h"
 #include "test.h"
 
