@@ -32,6 +32,7 @@ struct transfer {
     CURLcode setup;                  /* the first option that failed */
     bool refused;                    /* an address was */
     bool too_large;                  /* the answer is */
+    bool cuts, cut;                  /* its body may be, its body was */
     bool ended;                      /* by chunk() */
     char shown[SHOWN_BYTES_MAX + 1]; /* the URL in messages: a query may hold a secret */
     char detail[CURL_ERROR_SIZE];
@@ -98,7 +99,13 @@ static size_t take_body(char *bytes, size_t size, size_t count, void *context) {
     struct transfer *t = context;
     size_t n = size * count;
     if (is_streamed(t)) return give_chunk(t, str_n(bytes, n)) ? n : CURL_WRITEFUNC_ERROR;
-    if (n > t->body.max - t->body.len) t->too_large = true;
+    size_t room = t->body.max - t->body.len;
+    if (n > room && t->cuts) {
+        buf_put(&t->body, str_n(bytes, room));
+        t->cut = !t->body.full;
+        return CURL_WRITEFUNC_ERROR;
+    }
+    if (n > room) t->too_large = true;
     if (!t->too_large) buf_put(&t->body, str_n(bytes, n));
     return t->body.full || t->too_large ? CURL_WRITEFUNC_ERROR : n;
 }
@@ -271,7 +278,7 @@ static void set_limits(struct transfer *t, const struct client_request *r) {
         set_long(t, CURLOPT_LOW_SPEED_TIME, (long)((r->stall_ms + 999) / 1000));
     }
     /* A length that is announced ends it at once; after HEAD it is only told. */
-    if (t->setup == CURLE_OK && !str_eq(r->method, STR("HEAD")) && !r->chunk) {
+    if (t->setup == CURLE_OK && !str_eq(r->method, STR("HEAD")) && !r->chunk && !r->cuts) {
         t->setup =
             curl->curl_easy_setopt(t->easy, CURLOPT_MAXFILESIZE_LARGE, (curl_off_t)bytes_max);
     }
@@ -367,6 +374,7 @@ static status transfer_init(struct transfer *t, const struct client_request *r, 
     if (st != ST_OK) return st;
     t->may_connect = r->may_connect;
     t->chunk = r->chunk;
+    t->cuts = r->cuts;
     t->context = r->context;
     t->easy = curl->curl_easy_init();
     if (!t->easy) return error_at(err, ST_RETRY, "HTTP_FAILED", "", "HTTP request: out of memory");
@@ -417,7 +425,8 @@ static status transfer_failed(struct transfer *t, CURLcode rc, struct error *err
 /* The answer, borrowed from the transfer. */
 static status transfer_result(struct transfer *t, CURLcode rc, struct client_response *out,
                               struct error *err) {
-    if (rc != CURLE_OK) return transfer_failed(t, rc, err);
+    bool cut = t->cut && rc == CURLE_WRITE_ERROR;
+    if (rc != CURLE_OK && !cut) return transfer_failed(t, rc, err);
     long code = 0;
     char *type = NULL;
     if (curl->curl_easy_getinfo(t->easy, CURLINFO_RESPONSE_CODE, &code) != CURLE_OK ||
@@ -429,6 +438,7 @@ static status transfer_result(struct transfer *t, CURLcode rc, struct client_res
         .status = (int)code,
         .content_type = str_c(type),
         .body = t->body.len > 0 ? buf_str(&t->body) : STR(""),
+        .cut = cut,
     };
     return ST_OK;
 }

@@ -45,6 +45,7 @@ struct client_request {
     bool (*may_connect)(void *context, const uint8_t *address, size_t len);
     void *context;
     size_t bytes_max;           /* of the answer's body; 0: CLIENT_BYTES_MAX */
+    bool cuts;                  /* an answer over bytes_max is cut there, and no failure */
     int64_t timeout_ms;         /* of it all; 0: CLIENT_TIMEOUT_MS */
     int64_t connect_timeout_ms; /* of look-up, connection, TLS; 0: CLIENT_CONNECT_TIMEOUT_MS */
     int64_t stall_ms;           /* ends it when nothing comes for so long (whole seconds); 0: off */
@@ -58,6 +59,7 @@ struct client_response {
     int status;
     str content_type; /* as sent; STR_NONE */
     str body;
+    bool cut; /* there was more of it */
 };
 
 /* Sends the request and waits for the answer, which lives in the arena. */

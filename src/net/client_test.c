@@ -229,6 +229,40 @@ TEST(client_failures_have_reasons) {
     fake_server_close(server);
 }
 
+/* Whoever needs the beginning only gets it, and its status, however long the rest is. */
+TEST(client_cuts_an_answer_if_it_may) {
+    struct fake_server *server = fake_server_open(handle, NULL);
+    static const struct {
+        const char *path;
+        size_t bytes_max;
+        int status;
+        size_t len;
+        bool cut;
+    } cases[] = {
+        {"/endless", 100000, 200, 100000, true},
+        {"/ok", 3, 200, 3, true},
+        {"/ok", 4, 200, 4, false},
+        {"/missing", 5, 404, 5, true},
+        {"/announced", 1000, 0, 0, false}, /* one byte of many came: not cut by us */
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct arena a = arena_make();
+        struct client_response got = {0};
+        struct error err = {0};
+        struct client_request request = {.url = url_of(server, cases[i].path, &a),
+                                         .may_connect = yes,
+                                         .bytes_max = cases[i].bytes_max,
+                                         .cuts = true,
+                                         .timeout_ms = cases[i].status ? 20000 : 300};
+        status st = client_fetch(&request, &a, &got, &err);
+        CHECK((st == ST_OK) == (cases[i].status != 0), "case %zu: %s", i, err.msg);
+        CHECK(got.status == cases[i].status && got.cut == cases[i].cut, "case %zu", i);
+        CHECK(got.body.len == cases[i].len, "case %zu: %zu", i, got.body.len);
+        arena_release(&a);
+    }
+    fake_server_close(server);
+}
+
 TEST(client_connection_refused) {
     struct arena a = arena_make();
     char url[64];
