@@ -467,6 +467,65 @@ bool json_write(yyjson_val *val, struct buf *out) {
     return !out->full;
 }
 
+struct member {
+    str name;
+    yyjson_val *val;
+};
+
+static int by_name(const void *a, const void *b) {
+    return str_cmp(((const struct member *)a)->name, ((const struct member *)b)->name);
+}
+
+/* (Both: as deep as json_parse() let the document be.) NOLINTNEXTLINE(misc-no-recursion) */
+static bool put_sorted(yyjson_val *obj, const char *without, struct arena *scratch,
+                       struct buf *out) {
+    size_t i;
+    size_t n;
+    size_t used = 0;
+    yyjson_val *key;
+    yyjson_val *val;
+    struct member *all = arena_try(scratch, (yyjson_obj_size(obj) + 1) * sizeof *all);
+    if (!all) return false;
+    yyjson_obj_foreach(obj, i, n, key, val) {
+        if (!without || !str_eq(val_str(key), str_c(without)))
+            all[used++] = (struct member){val_str(key), val};
+    }
+    qsort(all, used, sizeof *all, by_name);
+    bool ok = true;
+    for (i = 0; i < used && ok; i++) {
+        buf_put_char(out, i > 0 ? ',' : '{');
+        buf_put_json_str(out, all[i].name);
+        buf_put_char(out, ':');
+        ok = json_write_sorted(all[i].val, NULL, scratch, out);
+    }
+    buf_put_c(out, used > 0 ? "}" : "{}");
+    return ok && !out->full;
+}
+
+/* NOLINTNEXTLINE(misc-no-recursion): see above */
+bool json_write_sorted(yyjson_val *val, const char *without, struct arena *scratch,
+                       struct buf *out) {
+    struct arena_mark mark = arena_mark(scratch);
+    size_t i;
+    size_t n;
+    yyjson_val *item;
+    bool ok = true;
+    if (yyjson_is_obj(val)) {
+        ok = put_sorted(val, without, scratch, out);
+    } else if (yyjson_is_arr(val)) {
+        buf_put_char(out, '[');
+        yyjson_arr_foreach(val, i, n, item) {
+            if (i > 0) buf_put_char(out, ',');
+            ok = ok && json_write_sorted(item, NULL, scratch, out);
+        }
+        buf_put_char(out, ']');
+    } else {
+        ok = json_write(val, out);
+    }
+    arena_rewind(scratch, mark);
+    return ok && !out->full;
+}
+
 str json_text(yyjson_val *val, struct arena *arena) {
     struct arena_mark mark = arena_mark(arena);
     yyjson_alc alc = alc_of(arena);

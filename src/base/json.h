@@ -34,7 +34,12 @@ void json_pointer(yyjson_val *root, const yyjson_val *target, struct buf *out);
 size_t json_offset(str text, size_t from, size_t skip);
 /* Writes a value compactly: no blanks, member order and number text kept. false when `out` is full. */
 bool json_write(yyjson_val *val, struct buf *out);
-/* The same into the arena; STR_NONE when memory is out. */
+/* Writes a value so that equal ones have equal bytes: as json_write(), with the members of objects in
+ * byte order of their names, at any depth. The root's member `without`, if not NULL, is left out.
+ * false: `out` is full, or `scratch`. */
+bool json_write_sorted(yyjson_val *val, const char *without, struct arena *scratch,
+                       struct buf *out);
+/* json_write() into the arena; STR_NONE when memory is out. */
 str json_text(yyjson_val *val, struct arena *arena);
 /* A raw number (or yyjson number) that is a whole decimal int64; false on 1.0, 1e3, strings, overflow. */
 bool json_int(yyjson_val *val, int64_t *out);

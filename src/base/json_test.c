@@ -528,3 +528,35 @@ TEST(jsonc_values_are_found_in_the_text) {
     CHECK(str_eq(buf_str(&pointer), STR("/a/1")));
     arena_release(&arena);
 }
+
+TEST(json_sorted_is_the_same_for_equal_values) {
+    static const struct {
+        const char *in, *without, *want;
+    } cases[] = {
+        {" {\"b\" : 1, \"a\" : [ {\"z\":1.50,\"y\":\"\\u00e4\"} , null ] }", NULL,
+         "{\"a\":[{\"y\":\"\xC3\xA4\",\"z\":1.50},null],\"b\":1}"},
+        {"{\"a\":{\"k\":1},\"k\":2,\"B\":true}", "k", "{\"B\":true,\"a\":{\"k\":1}}"},
+        {"{\"k\":2}", "k", "{}"},
+        {"[[],{}]", "k", "[[],{}]"},
+        {"\"x\"", NULL, "\"x\""},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct arena a = arena_make();
+        yyjson_val *root;
+        struct error err = {0};
+        struct buf out;
+        CHECK(json_parse(str_c(cases[i].in), limits, &a, &root, &err) == ST_OK, "%s", err.msg);
+        buf_init(&out, 1024);
+        size_t used = a.used;
+        CHECK(json_write_sorted(root, cases[i].without, &a, &out), "case %zu", i);
+        CHECK(str_eq(buf_str(&out), str_c(cases[i].want)), "case %zu: %.*s", i,
+              STR_ARG(buf_str(&out)));
+        CHECK(a.used == used);
+        size_t len = out.len;
+        buf_release(&out);
+        buf_init(&out, len - 1);
+        CHECK(!json_write_sorted(root, cases[i].without, &a, &out), "case %zu", i);
+        buf_release(&out);
+        arena_release(&a);
+    }
+}
