@@ -8,10 +8,13 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/os.h"
+#include "base/time.h"
 #include "cli/keep.h"
+#include "cli/outbox_env.h"
 #include "cli/parse.h"
 #include "cli/source.h"
 
+#define EFFECTS_WAIT_NS ((int64_t)35 * 1000000000) /* a delivery takes 30 seconds at most */
 enum {
     LOCK_PROBE_MS = 50,
     FOLLOW_MS = 100,   /* between two looks at a run */
@@ -171,7 +174,8 @@ static status open_host(struct drive *d, struct error *err) {
                                    .trouble = on_trouble,
                                    .lost = on_lost,
                                    .context = d};
-    status st = host_open(&d->loop, &options, &d->host, err);
+    status st = outbox_env(&options, &d->cli->arena, err);
+    if (st == ST_OK) st = host_open(&d->loop, &options, &d->host, err);
     if (st != ST_OK) {
         d->host = NULL;
         (void)uv_run(&d->loop, UV_RUN_NOWAIT); /* its handles close */
@@ -325,7 +329,7 @@ static status interrupted(struct error *err) {
 }
 
 static status lost(struct error *err) {
-    return error_at(err, ST_RETRY, "LEASE_LOST", "", 
+    return error_at(err, ST_RETRY, "LEASE_LOST", "",
                     "the lease is lost: another node has taken over the work, or may have");
 }
 
@@ -567,10 +571,22 @@ static bool run_is_over(struct drive *d) {
     return d->over;
 }
 
+static bool effects_are_out(struct drive *d) {
+    return host_outbox_idle(d->host) || clock_mono_ns() >= d->effects_until_ns;
+}
+
+/* What the run asked for is tried once before the process goes; what fails is for whoever comes
+ * next. */
+static status send_effects(struct drive *d, struct error *err) {
+    d->effects_until_ns = clock_mono_ns() + EFFECTS_WAIT_NS;
+    return drive_until(d, effects_are_out, err);
+}
+
 /* In this process. */
 static status wait_here(struct drive *d, struct error *err) {
     status st = look_at_run(d, host_reader(d->host), err);
-    return st == ST_OK && !d->over ? drive_until(d, run_is_over, err) : st;
+    if (st == ST_OK && !d->over) st = drive_until(d, run_is_over, err);
+    return st == ST_OK && d->over && !d->stop ? send_effects(d, err) : st;
 }
 
 /* ---- following what a peer does ---- */

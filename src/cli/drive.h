@@ -52,7 +52,8 @@ struct drive {
     struct guard guard;
     struct plan_endpoint *endpoints; /* --endpoint */
     size_t endpoint_count;
-    int64_t keep_us; /* of workspaces */
+    int64_t keep_us;          /* of workspaces */
+    int64_t effects_until_ns; /* how long the end of a run waits for them */
     uv_signal_t interrupt, terminate, reload;
     uv_timer_t draw, look;
     struct live *live;

@@ -1,7 +1,5 @@
 #include "core/effect.h"
 
-#include <stdlib.h>
-
 #include "base/hash.h"
 #include "base/limits.h"
 #include "base/time.h"
@@ -188,60 +186,6 @@ int64_t effect_backoff_ms(int64_t retry_count, int64_t base_ms) {
 
 /* ---- its key ---- */
 
-struct member {
-    str key;
-    yyjson_val *val;
-};
-
-static int by_key(const void *a, const void *b) {
-    return str_cmp(((const struct member *)a)->key, ((const struct member *)b)->key);
-}
-
-static bool put_canonical(yyjson_val *val, const char *without, struct arena *scratch,
-                          struct buf *out);
-
-static bool put_object(yyjson_val *obj, const char *without, struct arena *scratch,
-                       struct buf *out) {
-    size_t i = 0;
-    size_t n = 0;
-    size_t used = 0;
-    yyjson_val *key = NULL;
-    yyjson_val *val = NULL;
-    struct member *all = arena_try(scratch, (yyjson_obj_size(obj) + 1) * sizeof(*all));
-    if (!all) return false;
-    yyjson_obj_foreach(obj, i, n, key, val) {
-        str name = str_n(yyjson_get_str(key), yyjson_get_len(key));
-        if (!without || !str_eq(name, str_c(without))) all[used++] = (struct member){name, val};
-    }
-    qsort(all, used, sizeof(*all), by_key);
-    buf_put_char(out, '{');
-    for (i = 0; i < used; i++) {
-        if (i > 0) buf_put_char(out, ',');
-        buf_put_json_str(out, all[i].key);
-        buf_put_char(out, ':');
-        if (!put_canonical(all[i].val, NULL, scratch, out)) return false;
-    }
-    buf_put_char(out, '}');
-    return !out->full;
-}
-
-/* (As deep as the parser lets a document be: JSON_DEPTH_MAX.) */
-static bool put_canonical(yyjson_val *val, const char *without, struct arena *scratch,
-                          struct buf *out) {
-    size_t i = 0;
-    size_t n = 0;
-    yyjson_val *item = NULL;
-    if (yyjson_is_obj(val)) return put_object(val, without, scratch, out);
-    if (!yyjson_is_arr(val)) return json_write(val, out);
-    buf_put_char(out, '[');
-    yyjson_arr_foreach(val, i, n, item) {
-        if (i > 0) buf_put_char(out, ',');
-        if (!put_canonical(item, NULL, scratch, out)) return false;
-    }
-    buf_put_char(out, ']');
-    return !out->full;
-}
-
 static status own_key(yyjson_val *given, struct buf *out, struct error *err) {
     str key = STR_NONE;
     bool ok = json_str(given, &key) && key.len > 0 && key.len <= EFFECT_KEY_MAX;
@@ -263,7 +207,7 @@ status effect_key(uuid effect_id, str type, yyjson_val *payload, struct arena *s
     char id[UUID_TEXT_LEN];
     uint8_t hash[SHA256_LEN];
     buf_init(&canonical, (size_t)6 * EVENT_BYTES_MAX);
-    bool ok = put_canonical(payload, "idempotency_key", scratch, &canonical);
+    bool ok = json_write_sorted(payload, "idempotency_key", scratch, &canonical);
     sha256_of(buf_str(&canonical), hash);
     buf_release(&canonical);
     if (!ok) return error_set(err, ST_RETRY, "effect: out of memory");

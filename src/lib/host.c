@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "adapters/local/local.h"
+#include "adapters/local/secret.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/os.h"
@@ -11,6 +12,7 @@
 #include "cairn.h"
 #include "ledger/access.h"
 #include "ledger/writer.h"
+#include "lib/host_effects.h"
 #include "lib/host_plans.h"
 #include "lib/host_sweep.h"
 
@@ -38,6 +40,7 @@ struct host {
     struct writer *writer;
     struct ledger *reader;
     struct executor *executor;
+    struct host_effects *effects;
     struct engine *engine;
     struct lease lease;
     struct arena arena;
@@ -270,12 +273,16 @@ static status port_active(void *context, str tenant_id, str plan_id, int64_t *te
 
 static void port_start(void *context, struct attempt *attempt) {
     struct host *h = context;
-    if (!h->options.passive) executor_start(h->executor, attempt);
+    if (h->options.passive) return;
+    if (attempt->step->type == PLAN_EFFECT) host_effects_start(h->effects, attempt);
+    else executor_start(h->executor, attempt);
 }
 
 static void port_stop(void *context, struct attempt *attempt) {
     struct host *h = context;
-    if (!h->options.passive) executor_stop(h->executor, attempt);
+    if (!h->options.passive && attempt->step->type == PLAN_EFFECT)
+        host_effects_stop(h->effects, attempt);
+    else if (!h->options.passive) executor_stop(h->executor, attempt);
     else attempt->done(attempt, false, STR_NONE, "CANCELLED", STR("it was not executed"), STR_NONE);
 }
 
@@ -408,6 +415,27 @@ static status open_engine(struct host *h, struct error *err) {
     return engine_open(&ports, &options, &h->engine, err);
 }
 
+static status effect_secret(void *context, str environment_id, str name, struct arena *arena,
+                            str *out, struct error *err) {
+    struct host *h = context;
+    return secret_resolve(h->options.secrets_dir, environment_id, name, arena, out, err);
+}
+
+static status open_effects(struct host *h, struct error *err) {
+    if (h->options.passive) return ST_OK;
+    struct dispatcher_options options = {.writer = h->writer,
+                                         .deliver = h->options.deliver,
+                                         .worker = h->node,
+                                         .batches = h->options.effect_batches,
+                                         .retries = h->options.effect_retries,
+                                         .alone = !h->postgres,
+                                         .metrics = h->options.metrics};
+    options.deliver.guard = h->options.guard;
+    options.deliver.secret = effect_secret;
+    options.deliver.secret_context = h;
+    return host_effects_open(h->loop, &options, h->reader, &h->effects, err);
+}
+
 static status open_sweep(struct host *h, struct error *err) {
     if (h->options.passive || h->options.keep_us == 0) return ST_OK;
     struct host_sweep_options options = {.url = h->options.url,
@@ -470,6 +498,7 @@ status host_open(uv_loop_t *loop, const struct host_options *options, struct hos
                 LOG_N("processes", orphans));
         st = executor_open_local(loop, &local, &h->executor, err);
     }
+    if (st == ST_OK) st = open_effects(h, err);
     if (st == ST_OK) st = open_sweep(h, err);
     if (st == ST_OK) st = open_engine(h, err);
     if (st != ST_OK) {
@@ -485,6 +514,10 @@ status host_open(uv_loop_t *loop, const struct host_options *options, struct hos
 struct engine *host_engine(struct host *h) { return h->engine; }
 struct ledger *host_reader(struct host *h) { return h->reader; }
 struct writer *host_writer(struct host *h) { return h->writer; }
+void host_wake_outbox(struct host *h) {
+    if (h->effects) host_effects_wake(h->effects);
+}
+bool host_outbox_idle(const struct host *h) { return !h->effects || host_effects_idle(h->effects); }
 
 /* ---- closing ---- */
 
@@ -517,6 +550,7 @@ void host_close(struct host *h) {
         c->next = h->unused;
         h->unused = c;
     }
+    host_effects_halt(h->effects);
     if (h->writer) {
         struct error ignored;
         struct writer_call release = {.task = do_release, .task_context = &h->lease};
@@ -526,6 +560,7 @@ void host_close(struct host *h) {
         take_done(h);
     }
     executor_close(h->executor);
+    host_effects_close(h->effects);
     engine_close(h->engine);
     host_sweep_close(h->sweep);
     host_plans_close(h->plans);

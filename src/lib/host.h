@@ -11,6 +11,7 @@
 #include "core/url_guard.h"
 #include "engine/engine.h"
 #include "engine/plan_source.h"
+#include "outbox/dispatch.h"
 
 struct host;
 
@@ -29,6 +30,10 @@ struct host_options {
     int64_t tenant_active_max, plan_active_max;
     bool passive;    /* decides and records, but executes nothing: for a process that only signals */
     bool only_asked; /* drive only what is asked for, not every open run of the node */
+    /* How effects are delivered; its guard and secrets are the host's own. */
+    struct deliverer_options deliver;
+    const struct effect_retry *effect_retries; /* see effect_retry_of(); or NULL. Borrowed */
+    int effect_batches;                        /* delivered at a time; 0: DISPATCH_BATCHES */
     struct metrics *metrics;
     void (*observe)(void *context, const struct engine_note *note);
     void (*trouble)(void *context, str run_id, const struct error *why, int tries); /* or NULL */
@@ -60,6 +65,10 @@ void host_prefetch(struct host *host, str tenant_id, const struct plan_ref *ref,
 struct engine *host_engine(struct host *host);
 struct ledger *host_reader(struct host *host); /* for queries on the loop's thread */
 struct writer *host_writer(struct host *host);
+/* There may be new effects, or some that were put back: the outbox looks now. */
+void host_wake_outbox(struct host *host);
+/* Nothing is being delivered, and nothing was due when it last looked. */
+bool host_outbox_idle(const struct host *host);
 /* Ends attempts, waits for appends under way, gives the lease back. NULL is fine. */
 void host_close(struct host *host);
 

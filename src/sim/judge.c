@@ -4,7 +4,7 @@
 
 bool sim_judge_retryable(const struct plan_retry *r, str code) {
     static const char *const never[] = {"APPROVAL_REJECTED", "CANCELLED", "TEMPLATE_FAILED",
-                                        "STEP_TYPE_UNSUPPORTED"};
+                                        "STEP_TYPE_UNSUPPORTED", "EFFECT_DEAD_LETTERED"};
     for (size_t i = 0; i < COUNT_OF(never); i++) {
         if (str_eq(code, str_c(never[i]))) return false;
     }

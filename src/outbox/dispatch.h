@@ -1,0 +1,61 @@
+/* outbox/dispatch.h: the outbox worker: claims what is due, delivers it, records how it ended.
+ *
+ * Once a second, and at once when it is told of something new, it asks the ledger for up to ten
+ * effects. They are delivered one after the other, in the order taken; several such batches may be
+ * under way at a time. An effect is claimed before its delivery begins and its end is recorded
+ * after it: a crash in between leaves a lease that runs out, and the effect is delivered again with
+ * the same key. This is the only caller of the integrations (deliver.h).
+ *
+ * Threads: all calls and all answers on the loop's thread; the ledger is reached through its
+ * thread. */
+#pragma once
+
+#include <uv.h>
+
+#include "base/metrics.h"
+#include "ledger/outbox.h"
+#include "ledger/writer.h"
+#include "outbox/deliver.h"
+
+struct dispatcher;
+
+enum {
+    DISPATCH_POLL_MS = 1000,
+    DISPATCH_BATCH = 10,  /* effects of one claim */
+    DISPATCH_BATCHES = 8, /* under way at a time */
+};
+
+struct dispatcher_options {
+    struct writer *writer; /* borrowed, like the reader: both must outlive dispatcher_halt() */
+    struct deliverer_options deliver;
+    str worker;                         /* its name in the ledger */
+    int batches;                        /* 0: DISPATCH_BATCHES */
+    int64_t poll_ms;                    /* 0: DISPATCH_POLL_MS */
+    int64_t lease_ms;                   /* 0: what a batch may take at most, and half a minute */
+    const struct effect_retry *retries; /* of new effects; see effect_retry_of(). Borrowed */
+    bool alone;              /* nobody else delivers from this ledger: what was under way is over */
+    bool only_asks;          /* delivers nothing: another process does */
+    struct metrics *metrics; /* or NULL */
+    /* An effect has ended here, COMPLETED or DEAD_LETTER; or NULL. */
+    void (*settled)(void *context, const struct effect_info *info);
+    void *context;
+};
+
+MUST_CHECK status dispatcher_open(uv_loop_t *loop, const struct dispatcher_options *options,
+                                  struct dispatcher **out, struct error *err);
+/* There is something new: looks now. */
+void dispatcher_wake(struct dispatcher *d);
+/* Nothing is under way, and nothing was due when it last looked. */
+bool dispatcher_idle(const struct dispatcher *d);
+/* Requests an effect (outbox_request()) without waiting; all of `request` is copied. `done` is
+ * called once, on the loop, with ST_OK and the effect, or with why not; not after
+ * dispatcher_halt(). */
+typedef void (*dispatcher_asked)(void *context, status st, const struct effect_info *info,
+                                 bool existing, const struct error *err);
+MUST_CHECK status dispatcher_ask(struct dispatcher *d, const struct effect_request *request,
+                                 dispatcher_asked done, void *context, struct error *err);
+/* Begins no more deliveries, gives back to the ledger what was claimed and not begun, and forgets
+ * the rest: their leases run out. Before the writer is closed. */
+void dispatcher_halt(struct dispatcher *d);
+/* After it. The last memory is freed by callbacks of the loop. NULL is fine. */
+void dispatcher_close(struct dispatcher *d);
