@@ -427,6 +427,7 @@ static status open_effects(struct host *h, struct error *err) {
                                          .deliver = h->options.deliver,
                                          .worker = h->node,
                                          .batches = h->options.effect_batches,
+                                         .lease_ms = h->options.effect_lease_ms,
                                          .retries = h->options.effect_retries,
                                          .alone = !h->postgres,
                                          .metrics = h->options.metrics};

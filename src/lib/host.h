@@ -34,6 +34,7 @@ struct host_options {
     struct deliverer_options deliver;
     const struct effect_retry *effect_retries; /* see effect_retry_of(); or NULL. Borrowed */
     int effect_batches;                        /* delivered at a time; 0: DISPATCH_BATCHES */
+    int64_t effect_lease_ms;                   /* 0: see dispatcher_options */
     struct metrics *metrics;
     void (*observe)(void *context, const struct engine_note *note);
     void (*trouble)(void *context, str run_id, const struct error *why, int tries); /* or NULL */

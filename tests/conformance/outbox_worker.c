@@ -1,0 +1,288 @@
+/* The outbox worker in a real host, against an HTTP server that counts: effect steps, retries,
+ * crashes. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+#include "base/time.h"
+#include "engine_helper.h"
+#include "ledger/outbox.h"
+#include "ledger/writer.h"
+#include "net/fake_server_test.h"
+
+enum { CALLS_MAX = 64, KEY_MAX = 256 };
+
+struct place { /* what is called */
+    struct bed bed;
+    struct fake_server *server;
+    struct guard guard;
+    struct guard_rule rule;
+    pthread_mutex_t lock; /* guards what the server's threads write */
+    int calls;
+    char keys[CALLS_MAX][KEY_MAX];
+    int busy, most_busy; /* requests at once */
+    atomic_int fail;     /* so many are answered with 503 */
+    atomic_bool hold;    /* the next one gets no answer until this is false */
+    int slow_ms;
+};
+
+static bool on_request(void *context, int fd, const struct fake_request *request) {
+    struct place *p = context;
+    const char *key = strcasestr(request->head, "x-idempotency-key: ");
+    pthread_mutex_lock(&p->lock);
+    if (key && p->calls < CALLS_MAX) (void)sscanf(key + 19, "%255[^\r\n]", p->keys[p->calls]);
+    p->calls++;
+    p->busy++;
+    if (p->busy > p->most_busy) p->most_busy = p->busy;
+    pthread_mutex_unlock(&p->lock);
+    if (p->slow_ms > 0) usleep((useconds_t)p->slow_ms * 1000);
+    for (int i = 0; i < 2000 && atomic_load(&p->hold); i++)
+        usleep(5000);
+    pthread_mutex_lock(&p->lock);
+    p->busy--;
+    pthread_mutex_unlock(&p->lock);
+    if (atomic_fetch_sub(&p->fail, 1) > 0) return fake_answer(fd, 503, "", STR("{}"));
+    return fake_answer(fd, 200, "Content-Type: application/json\r\n", STR("{\"ok\":true}"));
+}
+
+static void place_open(struct place *p, str url) {
+    *p = (struct place){0};
+    pthread_mutex_init(&p->lock, NULL);
+    p->server = fake_server_open(on_request, p);
+    p->rule = (struct guard_rule){
+        .scheme = STR("http"), .host = STR("127.0.0.1"), .port = fake_server_port(p->server)};
+    p->guard = (struct guard){.rules = &p->rule, .rule_count = 1, .allow_private = true};
+    bed_init(&p->bed, url);
+    p->bed.options.guard = &p->guard;
+    bed_open(&p->bed);
+}
+
+static void place_close(struct place *p) {
+    atomic_store(&p->hold, false);
+    bed_close(&p->bed);
+    fake_server_close(p->server);
+    bed_release(&p->bed);
+    pthread_mutex_destroy(&p->lock);
+}
+
+static int calls(struct place *p) {
+    pthread_mutex_lock(&p->lock);
+    int n = p->calls;
+    pthread_mutex_unlock(&p->lock);
+    return n;
+}
+
+static void wait_calls(struct place *p, int n) {
+    for (int i = 0; i < 3000 && calls(p) < n; i++)
+        bed_turn(&p->bed, 10);
+    CHECK(calls(p) >= n, "%d calls", calls(p));
+}
+
+/* One step that calls the server. */
+static const char *plan_of(struct place *p, const char *more) {
+    static char text[1024];
+    snprintf(text, sizeof(text),
+             "{\"schemaVersion\":\"v1.3\",\"metadata\":{\"planId\":\"tell\",\"planVersion\":\"1\"},"
+             "\"steps\":[{\"stepId\":\"tell\",\"type\":\"effect\",\"effectType\":\"WEBHOOK_CALL\","
+             "\"payload\":{\"url\":\"http://127.0.0.1:%d/\",\"body\":{\"n\":1}}%s}]}",
+             fake_server_port(p->server), more);
+    return text;
+}
+
+static struct effect_info *effects_of(struct place *p, const char *run, size_t *count) {
+    struct outbox_filter filter = {.run_id = str_c(run)};
+    struct effect_info *items = NULL;
+    struct error err = {0};
+    int64_t next = 0;
+    CHECK(outbox_list(host_reader(p->bed.host), &filter, 100, &p->bed.arena, &items, count, &next,
+                      &err) == ST_OK,
+          "%s", err.msg);
+    return items;
+}
+
+/* CE-4.2-3: the worker makes one call. The step that waits ends with what it brought back. */
+TEST_DB(outbox_step_waits_for_its_effect) {
+    struct place p;
+    size_t count = 0;
+    place_open(&p, url);
+    CHECK(bed_run(&p.bed, plan_of(&p, ",\"wait\":true"), "r1") == RUN_COMPLETED);
+    const struct effect_info *e = effects_of(&p, "r1", &count);
+    CHECK(count == 1 && e->effect.status == OUTBOX_COMPLETED && calls(&p) == 1);
+    CHECK(str_eq(e->key, str_c(p.keys[0])) && str_eq(e->step_id, STR("tell")), "%s", p.keys[0]);
+    str output = bed_payload(&p.bed, "r1", EVENT_STEP_COMPLETED, 0);
+    CHECK(memmem(output.ptr, output.len, "\"result\":{\"ok\":true}", 20), "%.*s", STR_ARG(output));
+    place_close(&p);
+}
+
+TEST_DB(outbox_step_that_does_not_wait) {
+    struct place p;
+    size_t count = 0;
+    place_open(&p, url);
+    atomic_store(&p.hold, true);
+    CHECK(bed_run(&p.bed, plan_of(&p, ""), "r1") == RUN_COMPLETED, "whatever the receiver does");
+    wait_calls(&p, 1);
+    CHECK(effects_of(&p, "r1", &count)->effect.status == OUTBOX_PROCESSING, "of a finished run");
+    atomic_store(&p.hold, false);
+    for (int i = 0; i < 500 && effects_of(&p, "r1", &count)->effect.status != OUTBOX_COMPLETED; i++)
+        bed_turn(&p.bed, 10);
+    CHECK(count == 1 && effects_of(&p, "r1", &count)->effect.status == OUTBOX_COMPLETED);
+    place_close(&p);
+}
+
+/* CE-4.4-4, CE-7.2-5: the worker executes again what failed, as often and as late as the settings
+ * say; then the step fails for good, whatever its own retries are. */
+TEST_DB(outbox_step_of_a_dead_effect) {
+    struct effect_retry own[] = {{STR("WEBHOOK_CALL"), 2, 5}, {.type = STR_NONE}};
+    struct place p;
+    size_t count = 0;
+    place_open(&p, url);
+    bed_close(&p.bed);
+    p.bed.options.effect_retries = own;
+    bed_open(&p.bed);
+    atomic_store(&p.fail, 3);
+    CHECK(bed_run(&p.bed, plan_of(&p, ",\"wait\":true,\"retry\":{\"maxAttempts\":3}"), "r1") ==
+          RUN_FAILED);
+    CHECK(calls(&p) == 3 && strcmp(p.keys[0], p.keys[2]) == 0, "%d calls", calls(&p));
+    const struct effect_info *e = effects_of(&p, "r1", &count);
+    CHECK(count == 1 && e->effect.status == OUTBOX_DEAD_LETTER && e->effect.max_retries == 2);
+    CHECK(memmem(e->error.ptr, e->error.len, "Webhook failed: 503", 19), "%.*s", STR_ARG(e->error));
+    str failure = bed_payload(&p.bed, "r1", EVENT_STEP_FAILED, 0);
+    CHECK(memmem(failure.ptr, failure.len, "EFFECT_DEAD_LETTERED", 20), "%.*s", STR_ARG(failure));
+    CHECK(!bed_payload(&p.bed, "r1", EVENT_STEP_FAILED, 1).ptr, "no second attempt");
+    place_close(&p);
+}
+
+/* CE-4.1-1: the process ends between the call and the record of it. The next one calls
+ * again, with the same key, so that the receiver can tell; and the step, which is started again,
+ * finds its effect. */
+TEST_DB(outbox_delivers_again_after_a_crash) {
+    struct place p;
+    size_t count = 0;
+    struct error err = {0};
+    place_open(&p, url);
+    bed_close(&p.bed);
+    p.bed.options.effect_lease_ms = 1500; /* on PostgreSQL it must run out */
+    bed_open(&p.bed);
+    atomic_store(&p.hold, true);
+    struct start_request request = bed_request(&p.bed, plan_of(&p, ",\"wait\":true"), "r1");
+    CHECK(bed_start(&p.bed, &request, &err) == ST_OK, "%s", err.msg);
+    wait_calls(&p, 1);
+    bed_reopen(&p.bed);
+    atomic_store(&p.hold, false);
+    CHECK(bed_wait(&p.bed, "r1") == RUN_COMPLETED);
+    CHECK(calls(&p) == 2 && strcmp(p.keys[0], p.keys[1]) == 0, "%d calls", calls(&p));
+    const struct effect_info *e = effects_of(&p, "r1", &count);
+    CHECK(count == 1 && e->effect.executions == 2 && e->effect.retry_count == 1);
+    place_close(&p);
+}
+
+struct asking { /* effects requested behind the worker's back */
+    struct place *p;
+    int first, count;
+};
+
+static status ask_quietly(struct ledger *ledger, void *context, struct error *err) {
+    struct asking *a = context;
+    struct effect_info info;
+    bool existing = false;
+    status st = ST_OK;
+    for (int i = 0; i < a->count && st == ST_OK; i++) {
+        struct arena arena;
+        char payload[128];
+        int n = snprintf(payload, sizeof(payload),
+                         "{\"url\":\"http://127.0.0.1:%d/\",\"idempotency_key\":\"key-%02d\"}",
+                         fake_server_port(a->p->server), a->first + i);
+        struct effect_request request = {.run_id = STR("r1"),
+                                         .type = STR("API_CALL"),
+                                         .payload = str_n(payload, (size_t)n),
+                                         .max_retries = -1,
+                                         .base_ms = -1};
+        arena_init(&arena, 4096, SIZE_MAX);
+        st = outbox_request(ledger, &request, &arena, &info, &existing, err);
+        arena_release(&arena);
+    }
+    return st;
+}
+
+static void ask_for(struct place *p, int first, int count) {
+    struct asking asking = {p, first, count};
+    struct writer_call call = {.task = ask_quietly, .task_context = &asking};
+    struct error err = {0};
+    CHECK(writer_append(host_writer(p->bed.host), &call, 30000, &err) == ST_OK, "%s", err.msg);
+}
+
+/* CE-4.2-2: a row that nobody told the worker of is found by its next look. CE-4.4-7: the rows of
+ * one batch are called one after the other, in the order taken. */
+TEST_DB(outbox_polls_and_keeps_the_order) {
+    struct place p;
+    place_open(&p, url);
+    CHECK(bed_run(&p.bed, plan_of(&p, ",\"wait\":true"), "r1") == RUN_COMPLETED);
+    p.slow_ms = 20;
+    int64_t begin = clock_mono_ns();
+    ask_for(&p, 0, 10);
+    wait_calls(&p, 2);
+    int64_t ms = (clock_mono_ns() - begin) / 1000000;
+    CHECK(ms < 2000 + 8000, "found after %d ms",
+          (int)ms); /* 2000, and patience with a busy machine */
+    wait_calls(&p, 11);
+    CHECK(p.most_busy == 1, "%d at once", p.most_busy);
+    for (int i = 0; i < 10; i++) {
+        char want[16];
+        snprintf(want, sizeof(want), "key-%02d", i);
+        CHECK(strcmp(p.keys[i + 1], want) == 0, "%s came in place of %s", p.keys[i + 1], want);
+    }
+    place_close(&p);
+}
+
+/* A worker that ends gives back what it has claimed and not begun: no execution is lost for it. */
+TEST_DB(outbox_worker_ends_in_order) {
+    struct place p;
+    size_t count = 0;
+    place_open(&p, url);
+    CHECK(bed_run(&p.bed, plan_of(&p, ",\"wait\":true"), "r1") == RUN_COMPLETED);
+    atomic_store(&p.hold, true);
+    ask_for(&p, 0, 5);
+    wait_calls(&p, 2);
+    bed_close(&p.bed);
+    atomic_store(&p.hold, false);
+    bed_open(&p.bed);
+    wait_calls(&p, db_is_postgres(ledger_db(host_reader(p.bed.host))) ? 6 : 7);
+    for (int i = 0; i < 300; i++) {
+        struct effect_info *e = effects_of(&p, "r1", &count);
+        size_t done = 0;
+        for (size_t k = 0; k < count; k++)
+            done += e[k].effect.status == OUTBOX_COMPLETED;
+        if (done >= count - 1) break;
+        bed_turn(&p.bed, 10);
+    }
+    struct effect_info *e = effects_of(&p, "r1", &count);
+    CHECK(count == 6);
+    for (size_t k = 0; k < 4; k++) { /* the newest first: those that were not begun */
+        CHECK(e[k].effect.status == OUTBOX_COMPLETED && e[k].effect.retry_count == 0, "%zu: %s", k,
+              outbox_status_name(e[k].effect.status));
+    }
+    place_close(&p);
+}
+
+/* A run that is cancelled, or a step out of time, waits no longer; its effect goes on. */
+TEST_DB(outbox_step_ends_before_its_effect) {
+    struct place p;
+    struct error err = {0};
+    size_t count = 0;
+    place_open(&p, url);
+    atomic_store(&p.hold, true);
+    CHECK(bed_run(&p.bed, plan_of(&p, ",\"wait\":true,\"timeoutMs\":300"), "r1") == RUN_FAILED);
+    str failure = bed_payload(&p.bed, "r1", EVENT_STEP_FAILED, 0);
+    CHECK(memmem(failure.ptr, failure.len, "TIMEOUT", 7), "%.*s", STR_ARG(failure));
+    struct start_request request = bed_request(&p.bed, plan_of(&p, ",\"wait\":true"), "r2");
+    CHECK(bed_start(&p.bed, &request, &err) == ST_OK, "%s", err.msg);
+    wait_calls(&p, 2);
+    CHECK(bed_signal(&p.bed, "r2", "CANCEL", NULL, "s1", &err) == ST_OK, "%s", err.msg);
+    CHECK(bed_wait(&p.bed, "r2") == RUN_CANCELLED);
+    atomic_store(&p.hold, false);
+    for (int i = 0; i < 500 && effects_of(&p, "r2", &count)->effect.status != OUTBOX_COMPLETED; i++)
+        bed_turn(&p.bed, 10);
+    CHECK(effects_of(&p, "r1", &count)->effect.status == OUTBOX_COMPLETED);
+    CHECK(effects_of(&p, "r2", &count)->effect.status == OUTBOX_COMPLETED);
+    place_close(&p);
+}
