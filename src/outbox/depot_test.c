@@ -11,10 +11,14 @@ static bool answer_json(int fd, int code, str body) {
 }
 
 static bool answer_big(int fd, bool json) {
-    static char big[200 * 1024]; /* the same bytes from all threads */
-    memset(big, 'x', sizeof big);
-    if (json) big[0] = big[sizeof big - 1] = '"';
-    return answer_json(fd, 200, str_n(big, sizeof big));
+    size_t len = (size_t)200 * 1024;
+    char *big = malloc(len);
+    if (!big) return false;
+    memset(big, 'x', len);
+    if (json) big[0] = big[len - 1] = '"';
+    bool ok = answer_json(fd, 200, str_n(big, len));
+    free(big);
+    return ok;
 }
 
 static bool handle(void *context, int fd, const struct fake_request *request) {

@@ -197,33 +197,35 @@ TEST(email_has_at_most_100_recipients) {
 
 TEST(email_failures_have_codes) {
     static const struct {
-        const char *to, *subject, *code, *has;
+        const char *to;
+        int64_t timeout_ms;
+        const char *code, *has;
     } cases[] = {
-        {"refuse@example.com", "s", "SMTP_REJECTED", "550 5.1.1"},
-        {"bad@example.com", "s", "SMTP_REJECTED", "554"},
-        {"later@example.com", "s", "SMTP_FAILED", "451"},
-        {"stall@example.com", "s", "SMTP_TIMEOUT", "127.0.0.1"},
+        {"refuse@example.com", 20000, "SMTP_REJECTED", "550 5.1.1"},
+        {"bad@example.com", 20000, "SMTP_REJECTED", "554"},
+        {"later@example.com", 20000, "SMTP_FAILED", "451"},
+        {"stall@example.com", 500, "SMTP_TIMEOUT", "127.0.0.1"},
     };
-    struct depot b;
     struct mail_server *server = mail_server_open("");
-    struct deliverer_options options = depot_options(&b);
-    options.smtp_url = str_c(mail_server_url(server));
-    options.smtp_plain = true;
-    options.smtp_from = STR("cairn@mail.example.com");
-    options.timeout_ms = 700;
-    depot_open(&b, &options);
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct depot b;
+        struct deliverer_options options = depot_options(&b);
+        options.smtp_url = str_c(mail_server_url(server));
+        options.smtp_plain = true;
+        options.smtp_from = STR("cairn@mail.example.com");
+        options.timeout_ms = cases[i].timeout_ms;
+        depot_open(&b, &options);
         char spec[256];
-        (void)snprintf(
-            spec, sizeof spec,
-            "{\"to\":[\"ok@example.com\",\"%s\"],\"subject\":\"%s\",\"body_text\":\"t\"}",
-            cases[i].to, cases[i].subject);
+        (void)snprintf(spec, sizeof spec,
+                       "{\"to\":[\"ok@example.com\",\"%s\"],\"subject\":\"s\",\"body_text\":\"t\"}",
+                       cases[i].to);
         depot_run(&b, "SEND_EMAIL", spec);
         CHECK(strcmp(b.code, cases[i].code) == 0, "case %zu: %s %s", i, b.code, b.message);
         CHECK(strstr(b.message, cases[i].has) != NULL, "case %zu: %s", i, b.message);
+        depot_close(&b);
     }
     CHECK(mail_server_count(server) == 0); /* for all recipients or for none */
-    close_all(&b, server);
+    mail_server_close(server);
 }
 
 /* STARTTLS is demanded, certificates are verified, and a password is told to nobody else. */
