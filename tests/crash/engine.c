@@ -7,15 +7,19 @@
  *  - every run COMPLETED; no step has two results, nor a StepCompleted without its output;
  *  - no command ran before the results it depends on were durable;
  *  - each sleep ended once, and not before its time; attempts are 1, 2 where the first fails;
+ *  - every effect that was requested was delivered, at least once and at most as often as it was
+ *    executed, and its row says so;
  *  - `ledger verify --state` finds nothing wrong.
  *
  * CYCLES=n (10) gives one and a half times as many kills on SQLite, a tenth of these (4 at least)
  * on PostgreSQL, with two nodes at work at once. ENGINE_SEED=n repeats the moments, as far as a
  * machine can. */
 #include <errno.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <uv.h>
@@ -24,25 +28,34 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "base/time.h"
+#include "ledger/outbox.h"
 #include "lib/host.h"
 #include "model/random.h"
 
 enum { RUNS_PER_LIFE = 6, NODES_MAX = 2, LIFE_MS_MAX = 900, LAST_LIFE_MS = 120000 };
 
-static const char plan_text[] =
+/* %d: the port of the receiver. */
+static const char plan_form[] =
     "{\"schemaVersion\":\"v1.3\",\"metadata\":{\"planId\":\"crash\",\"planVersion\":\"1\"},"
     "\"concurrency\":4,\"steps\":["
     "{\"stepId\":\"extract\",\"type\":\"exec\",\"output\":\"json\",\"command\":"
-    "\"date +%s%6N >> extract.ran; echo '{\\\"n\\\": 7}'\"},"
+    "\"date +%%s%%6N >> extract.ran; echo '{\\\"n\\\": 7}'\"},"
     "{\"stepId\":\"nap\",\"type\":\"sleep\",\"durationMs\":120,\"dependsOn\":[\"extract\"]},"
     "{\"stepId\":\"work\",\"type\":\"task\",\"queue\":\"q\",\"input\":{\"n\":\"{{ "
     "steps.extract.output.n }}\"},\"dependsOn\":[\"extract\"]},"
-    "{\"stepId\":\"flaky\",\"type\":\"exec\",\"command\":\"date +%s%6N >> flaky.ran; test "
+    "{\"stepId\":\"flaky\",\"type\":\"exec\",\"command\":\"date +%%s%%6N >> flaky.ran; test "
     "$CAIRN_ATTEMPT -ge 2\",\"retry\":{\"maxAttempts\":3,\"initialMs\":30},\"dependsOn\":["
     "\"extract\"]},"
-    "{\"stepId\":\"join\",\"type\":\"exec\",\"command\":\"date +%s%6N >> join.ran; echo done {{ "
+    "{\"stepId\":\"join\",\"type\":\"exec\",\"command\":\"date +%%s%%6N >> join.ran; echo done {{ "
     "steps.work.output.twice }}\",\"dependsOn\":[\"nap\",\"work\",\"flaky\"]},"
-    "{\"stepId\":\"end\",\"type\":\"noop\",\"dependsOn\":[\"join\"]}]}";
+    "{\"stepId\":\"tell\",\"type\":\"effect\",\"effectType\":\"WEBHOOK_CALL\",\"wait\":true,"
+    "\"dependsOn\":[\"extract\"],\"payload\":{\"url\":\"http://127.0.0.1:%d/\",\"body\":{}}},"
+    "{\"stepId\":\"hint\",\"type\":\"effect\",\"effectType\":\"WEBHOOK_CALL\","
+    "\"dependsOn\":[\"extract\"],\"payload\":{\"url\":\"http://127.0.0.1:%d/\",\"body\":{}}},"
+    "{\"stepId\":\"end\",\"type\":\"noop\",\"dependsOn\":[\"join\",\"tell\",\"hint\"]}]}";
+
+static char plan_text[sizeof(plan_form) + 32];
+static int receiver_port;
 
 static char why[512];
 
@@ -52,6 +65,66 @@ __attribute__((format(printf, 1, 2))) static bool bad(const char *fmt, ...) {
     vsnprintf(why, sizeof(why), fmt, args);
     va_end(args);
     return false;
+}
+
+/* ---- who is told: a process of its own, which writes down the keys as they come ---- */
+
+static void take_call(int fd, FILE *log) {
+    char text[8192];
+    size_t len = 0;
+    ssize_t n = 0;
+    while (len < sizeof(text) - 1 && (n = read(fd, text + len, sizeof(text) - 1 - len)) > 0) {
+        len += (size_t)n;
+        text[len] = '\0';
+        if (strstr(text, "\r\n\r\n{}")) break;
+    }
+    const char *key = strcasestr(text, "x-idempotency-key: ");
+    static const char answer[] = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+                                 "Content-Length: 2\r\nConnection: close\r\n\r\n{}";
+    if (len > 0 && key) {
+        fprintf(log, "%.*s\n", (int)strcspn(key + 19, "\r\n"), key + 19);
+        fflush(log);
+        if (write(fd, answer, sizeof(answer) - 1) < 0) return; /* it was killed meanwhile */
+    }
+}
+
+static pid_t receiver_open(const char *dir) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof(at);
+    char path[600];
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    snprintf(path, sizeof(path), "%s/told", dir);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&at, len) != 0 || listen(fd, 128) != 0 ||
+        getsockname(fd, (struct sockaddr *)&at, &len) != 0)
+        return -1;
+    receiver_port = ntohs(at.sin_port);
+    snprintf(plan_text, sizeof(plan_text), plan_form, receiver_port, receiver_port);
+    pid_t child = fork();
+    if (child != 0) {
+        close(fd);
+        return child;
+    }
+    FILE *log = fopen(path, "a");
+    (void)signal(SIGPIPE, SIG_IGN);
+    for (;;) {
+        int call = accept(fd, NULL, NULL);
+        if (call < 0 || !log) _exit(3);
+        take_call(call, log);
+        close(call);
+    }
+}
+
+/* How often the key came. */
+static int64_t times_told(const char *dir, str key) {
+    char path[600];
+    char line[512];
+    int64_t n = 0;
+    snprintf(path, sizeof(path), "%s/told", dir);
+    FILE *f = fopen(path, "r");
+    while (f && fgets(line, sizeof(line), f))
+        n += str_eq(str_n(line, strcspn(line, "\n")), key);
+    if (f) fclose(f);
+    return n;
 }
 
 /* ---- one life ---- */
@@ -150,7 +223,14 @@ static int64_t count_open(struct life *l) {
     return n;
 }
 
-/* Lives until it is killed, or (last) until no run is open. */
+static bool is_over(struct life *l) {
+    struct outbox_stats stats;
+    struct error err;
+    return count_open(l) == 0 && outbox_stats(host_reader(l->host), &stats, &err) == ST_OK &&
+           stats.oldest_due_us == 0;
+}
+
+/* Lives until it is killed, or (last) until no run is open and no effect waits. */
 static void live(const char *url, const char *dir, const char *node, uint64_t seed,
                  int64_t first_run, int64_t runs, bool last) {
     struct life l = {.rng = seed, .first_run = first_run, .runs = runs};
@@ -159,7 +239,15 @@ static void live(const char *url, const char *dir, const char *node, uint64_t se
     log_setup(2, false, LOG_ERROR);
     make_ref(dir, &l.ref, uri);
     uv_loop_init(&l.loop);
+    struct guard_rule rule = {
+        .scheme = STR("http"), .host = STR("127.0.0.1"), .port = receiver_port};
+    struct guard guard = {.rules = &rule, .rule_count = 1, .allow_private = true};
+    /* Each kill may cost an execution. */
+    struct effect_retry retries[] = {{STR("WEBHOOK_CALL"), 100, 1}, {.type = STR_NONE}};
     struct host_options options = {.url = str_c(url),
+                                   .guard = &guard,
+                                   .effect_retries = retries,
+                                   .effect_lease_ms = 2000,
                                    .data_dir = str_c(dir),
                                    .node = node ? str_c(node) : STR_NONE,
                                    .lock_wait_ms = 5000,
@@ -184,25 +272,26 @@ static void live(const char *url, const char *dir, const char *node, uint64_t se
     int64_t end = clock_mono_ns() + (int64_t)LAST_LIFE_MS * 1000000;
     while (clock_mono_ns() < end) {
         uv_run(&l.loop, UV_RUN_ONCE);
-        if (last && l.ended > 0 && count_open(&l) == 0) break;
-        if (last && count_open(&l) == 0 && clock_mono_ns() % 7 == 0) break;
+        if (last && is_over(&l)) break;
     }
-    _exit(last && count_open(&l) == 0 ? 0 : 4);
+    _exit(last && is_over(&l) ? 0 : 4);
 }
 
 /* ---- what must be true at the end ---- */
 
 struct history { /* of one run */
-    int64_t completed[8], failed[8], started[8], done_us[8], slept_us, due_us, leases, skipped;
+    int64_t completed[9], failed[9], started[9], done_us[9], slept_us, due_us, leases, skipped;
     bool final_completed, output_missing;
 };
-static const char *const step_ids[] = {"extract", "nap", "work", "flaky", "join", "end"};
+static const char *const step_ids[] = {"extract", "nap",  "work", "flaky",
+                                       "join",    "end",  "tell", "hint"};
+enum { STEPS = 8, NO_STEP = STEPS };
 
 static int step_of(str id) {
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < STEPS; i++) {
         if (str_eq(id, str_c(step_ids[i]))) return i;
     }
-    return 7;
+    return NO_STEP;
 }
 
 static int64_t time_member(str payload, const char *name) {
@@ -223,7 +312,7 @@ static int64_t time_member(str payload, const char *name) {
 static status note_event(void *context, const struct event_record *rec, struct error *err) {
     struct history *h = context;
     const struct event *e = &rec->event;
-    int s = e->subject.ptr ? step_of(e->subject) : 7;
+    int s = e->subject.ptr ? step_of(e->subject) : NO_STEP;
     (void)err;
     if (e->type == EVENT_STEP_STARTED) h->started[s]++;
     if (e->type == EVENT_STEP_FAILED) h->failed[s]++;
@@ -257,6 +346,26 @@ static int64_t first_ran(const char *dir, const char *run_id, const char *step) 
     return us;
 }
 
+/* CE-4.2-5 (with CYCLES=200: 300 kills): every effect that was requested was delivered. */
+static bool check_effects(struct ledger *l, const char *dir, const char *id, struct arena *arena) {
+    struct outbox_filter filter = {.run_id = str_c(id)};
+    struct effect_info *items = NULL;
+    struct error err = {0};
+    size_t count = 0;
+    int64_t next = 0;
+    if (outbox_list(l, &filter, 10, arena, &items, &count, &next, &err) != ST_OK || count != 2)
+        return bad("%s: %zu effects: %s", id, count, err.msg);
+    for (size_t i = 0; i < count; i++) {
+        int64_t told = times_told(dir, items[i].key);
+        if (items[i].effect.status != OUTBOX_COMPLETED)
+            return bad("%s: an effect is %s", id, outbox_status_name(items[i].effect.status));
+        if (told < 1 || told > items[i].effect.executions)
+            return bad("%s: %lld executions of an effect, and it came %lld times", id,
+                       (long long)items[i].effect.executions, (long long)told);
+    }
+    return true;
+}
+
 static bool check_run(struct ledger *l, const char *dir, const char *id, struct arena *arena) {
     struct run_info info;
     struct error err = {0};
@@ -266,7 +375,7 @@ static bool check_run(struct ledger *l, const char *dir, const char *id, struct 
     if (ledger_walk_run(l, &info, 0, note_event, &h, &err) != ST_OK)
         return bad("%s: %s", id, err.msg);
     if (!h.final_completed || h.skipped > 0) return bad("%s did not complete", id);
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < STEPS; i++) {
         if (h.completed[i] != 1)
             return bad("%s: step %s completed %lld times", id, step_ids[i],
                        (long long)h.completed[i]);
@@ -283,7 +392,7 @@ static bool check_run(struct ledger *l, const char *dir, const char *id, struct 
                        step_ids[i], (long long)h.done_us[i]);
     }
     if (flaky < h.done_us[0]) return bad("%s: flaky ran before extract was durable", id);
-    return true;
+    return check_effects(l, dir, id, arena);
 }
 
 static bool check_all(const char *url, const char *dir, int64_t runs) {
@@ -346,7 +455,8 @@ static bool series(const char *name, const char *url, const char *dir, int64_t c
     int64_t kills = 0;
     int64_t next_run = 0;
     uint64_t rng = seed;
-    bool ok = true;
+    pid_t receiver = receiver_open(dir);
+    bool ok = receiver > 0 || bad("no receiver: %s", strerror(errno));
     while (ok && kills < cycles)
         ok = kill_lives(url, dir, nodes, &rng, &next_run, &kills);
     if (ok) { /* the last one: every run asked for, to its end */
@@ -357,6 +467,10 @@ static bool series(const char *name, const char *url, const char *dir, int64_t c
         if (last < 0 || waitpid(last, &wait, 0) != last || !WIFEXITED(wait) ||
             WEXITSTATUS(wait) != 0)
             ok = bad("not every run came to its end, status %#x", (unsigned)wait);
+    }
+    if (receiver > 0) {
+        (void)kill(receiver, SIGKILL);
+        (void)waitpid(receiver, NULL, 0);
     }
     ok = ok && check_all(url, dir, next_run);
     printf("engine %s: %lld kills, %lld runs, %.1f s\n", name, (long long)kills,
