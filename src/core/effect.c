@@ -81,7 +81,7 @@ static status executing(struct effect *e, const struct event_record *rec, yyjson
                         struct error *err) {
     int64_t until = 0;
     if ((e->status != OUTBOX_PENDING && e->status != OUTBOX_FAILED) ||
-        rec->event.logical_attempt != e->executions + 1)
+        rec->event.logical_attempt != e->executions + 1 || rec->persisted_us < e->due_us)
         return moved(e, rec, err);
     if (!time_member(data, "lease_until", &until)) return lacks(rec, "lease_until", err);
     e->status = OUTBOX_PROCESSING;
