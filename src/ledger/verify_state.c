@@ -113,8 +113,10 @@ static bool effect_matches(struct db_stmt *q, const struct run_visit *v, const s
     struct buf key;
     buf_init_fixed(&key, mem, sizeof(mem));
     effect_stored_key(v->tenant_no, f->key, &key);
+    enum { FIRST_OPTIONAL = 7, LAST_OPTIONAL = 10 }; /* of them: NULL when there is none */
     for (size_t i = 0; i < COUNT_OF(want); i++) {
-        if (db_int(q, (int)i + 4) != want[i]) return false;
+        bool none = i >= FIRST_OPTIONAL && i <= LAST_OPTIONAL && want[i] == 0;
+        if (db_int(q, (int)i + 4) != want[i] || db_is_null(q, (int)i + 4) != none) return false;
     }
     return str_eq(db_text(q, 1), str_c(outbox_status_name(f->status))) &&
            str_eq(db_text(q, 2), f->type) && str_eq(db_text(q, 3), buf_str(&key));
