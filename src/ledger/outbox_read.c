@@ -36,25 +36,15 @@ static status damaged(const struct effect_info *info, struct error *err) {
                     "an effect of run \"%.*s\" cannot be read", STR_ARG(info->run_id));
 }
 
-static yyjson_val *parse(str text, struct arena *arena) {
-    yyjson_val *root = NULL;
-    struct error ignored;
+/* *root stays NULL when there is no text, and when it is no JSON: then the row is damaged. */
+static status parse(str text, struct arena *arena, yyjson_val **root, struct error *err) {
     struct json_limits limits = {EVENT_BYTES_MAX, JSON_DEPTH_MAX};
-    return text.len > 0 && json_parse(text, limits, arena, &root, &ignored) == ST_OK ? root : NULL;
+    status st = text.len > 0 ? json_parse(text, limits, arena, root, err) : ST_OK;
+    return st == ST_RETRY ? st : ST_OK;
 }
 
-/* What stands in the events: its payload, its result, its newest error. */
-static status read_events(struct db_stmt *q, struct arena *arena, struct effect_info *out,
-                          struct error *err) {
-    yyjson_val *request = parse(db_text(q, COL_PAYLOAD), arena);
-    yyjson_val *payload = json_member(request, "payload");
-    yyjson_val *result = json_member(parse(db_text(q, COL_RESULT), arena), "result");
-    yyjson_val *failure = parse(db_text(q, COL_ERROR), arena);
-    if (!yyjson_is_obj(payload) || db_blob(q, COL_REQUEST).len != 16) return damaged(out, err);
-    memcpy(out->request_id.b, db_blob(q, COL_REQUEST).ptr, 16);
-    out->payload = json_text(payload, arena);
-    (void)json_str(json_member(request, "step_id"), &out->step_id);
-    if (result) out->result = json_text(result, arena);
+/* The error as the row shows it, of the fact that tells of the failure. */
+static status read_failure(yyjson_val *failure, struct arena *arena, str *out, struct error *err) {
     str code = STR_NONE;
     str message = STR_NONE;
     str stack = STR_NONE;
@@ -71,9 +61,30 @@ static status read_events(struct db_stmt *q, struct arena *arena, struct effect_
         buf_put_json_str(&b, stack);
     }
     buf_put_char(&b, '}');
-    bool kept = !b.full && arena_try_str(arena, buf_str(&b), &out->error);
+    bool kept = !b.full && arena_try_str(arena, buf_str(&b), out);
     buf_release(&b);
-    return kept && out->payload.ptr ? ST_OK : ledger_no_memory(err);
+    return kept ? ST_OK : ledger_no_memory(err);
+}
+
+/* What stands in the events: its payload, its result, its newest error. */
+static status read_events(struct db_stmt *q, struct arena *arena, struct effect_info *out,
+                          struct error *err) {
+    yyjson_val *request = NULL;
+    yyjson_val *answer = NULL;
+    yyjson_val *failure = NULL;
+    status st = parse(db_text(q, COL_PAYLOAD), arena, &request, err);
+    if (st == ST_OK) st = parse(db_text(q, COL_RESULT), arena, &answer, err);
+    if (st == ST_OK) st = parse(db_text(q, COL_ERROR), arena, &failure, err);
+    if (st != ST_OK) return st;
+    yyjson_val *payload = json_member(request, "payload");
+    yyjson_val *result = json_member(answer, "result");
+    if (!yyjson_is_obj(payload) || db_blob(q, COL_REQUEST).len != 16) return damaged(out, err);
+    memcpy(out->request_id.b, db_blob(q, COL_REQUEST).ptr, 16);
+    out->payload = json_text(payload, arena);
+    (void)json_str(json_member(request, "step_id"), &out->step_id);
+    if (result) out->result = json_text(result, arena);
+    if (!out->payload.ptr || (result && !out->result.ptr)) return ledger_no_memory(err);
+    return read_failure(failure, arena, &out->error, err);
 }
 
 static status effect_info_read(struct db_stmt *q, struct arena *arena, struct effect_info *out,
@@ -247,7 +258,7 @@ status outbox_list(struct ledger *l, const struct outbox_filter *filter, size_t 
         sql = PAGE(" AND f.status <> 'COMPLETED'");
     if (st == ST_OK) st = db_prepare(l->db, sql, &q, err);
     if (st != ST_OK) return st;
-    limit = page_limit(limit);
+    limit = page_limit(limit > 0 ? limit : 1);
     int64_t numbers[] = {to, from, run_no};
     for (int i = 0; i < 3; i++)
         db_bind_int(q, i + 1, numbers[i]);
