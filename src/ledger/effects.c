@@ -66,36 +66,48 @@ void effect_stored_key(int64_t tenant_no, str key, struct buf *out) {
     buf_put(out, key);
 }
 
-/* Of this group, not yet stored. */
+static status id_taken(struct error *why) {
+    return error_at(why, ST_CONFLICT, "EFFECT_ID_TAKEN", "/effectId",
+                    "an effect of another run has this id");
+}
+
+/* Of this group, not yet stored: the tenant's effect with the key. *taken: another has the id. */
 static const struct group_row *pending_effect(const struct group *g, const struct tenant *t,
-                                              str key) {
+                                              const struct effect *wanted, bool *taken) {
     for (size_t i = g->count; i > 0; i--) {
         const struct group_row *r = &g->rows[i - 1];
-        if (r->tenant == t && r->is_effect && r->old_effect.status == OUTBOX_NONE &&
-            str_eq(r->entry->effects.items[r->effect].key, key))
-            return r;
+        if (!r->is_effect || r->old_effect.status != OUTBOX_NONE) continue;
+        const struct effect *f = &r->entry->effects.items[r->effect];
+        if (r->tenant == t && str_eq(f->key, wanted->key)) return r;
+        *taken = *taken || uuid_eq(f->id, wanted->id);
     }
     return NULL;
 }
 
-static status find_key(struct group *g, const struct tenant *t, str key, struct append_result *res,
-                       bool *dup, struct error *err) {
+static status find_stored(struct group *g, const struct tenant *t, const struct effect *wanted,
+                          struct append_result *res, bool *dup, struct error *why,
+                          struct error *err) {
     char mem[STORED_KEY_MAX];
     struct buf stored;
     struct db_stmt *q = NULL;
     bool row = false;
     buf_init_fixed(&stored, mem, sizeof(mem));
-    effect_stored_key(t->tenant_no, key, &stored);
+    effect_stored_key(t ? t->tenant_no : 0, wanted->key, &stored); /* no tenant has the number 0 */
     status st = db_prepare(
         g->l->db,
         "SELECT f.effect_pos, " EVENT_AT(
             "y.event_id", "f.effect_pos") ", f.created_us"
-                                          " FROM state_effect f WHERE f.idempotency_key = $1",
+                                          ", CASE WHEN f.idempotency_key = $1 THEN 1 ELSE 0 END"
+                                          " FROM state_effect f WHERE f.idempotency_key = $1"
+                                          " OR f.effect_id = $2 ORDER BY 4 DESC LIMIT 1",
         &q, err);
     if (st != ST_OK) return st;
     db_bind_text(q, 1, buf_str(&stored));
+    db_bind_blob(q, 2, str_n(wanted->id.b, sizeof(wanted->id.b)));
     st = db_step(q, &row, err);
-    if (st == ST_OK && row && db_blob(q, 1).len == 16) {
+    if (st == ST_OK && row && db_int(q, 3) == 0) {
+        id_taken(why);
+    } else if (st == ST_OK && row && db_blob(q, 1).len == 16) {
         *dup = true;
         *res = (struct append_result){.code = ST_OK,
                                       .duplicate = true,
@@ -110,10 +122,13 @@ static status find_key(struct group *g, const struct tenant *t, str key, struct 
 }
 
 /* An effect whose key the tenant has already is the same effect, asked for again (T29). */
-static status check_key(struct group *g, const struct tenant *t, str key, struct append_result *res,
-                        bool *dup, struct error *err) {
-    const struct group_row *p = pending_effect(g, t, key);
-    if (!p) return find_key(g, t, key, res, dup, err);
+static status check_request(struct group *g, const struct tenant *t, const struct effect *wanted,
+                            struct append_result *res, bool *dup, struct error *why,
+                            struct error *err) {
+    bool taken = false;
+    const struct group_row *p = pending_effect(g, t, wanted, &taken);
+    if (!p && taken) id_taken(why);
+    if (!p) return taken ? ST_OK : find_stored(g, t, wanted, res, dup, why, err);
     *dup = true;
     *res = *p->result;
     res->duplicate = true;
@@ -132,8 +147,8 @@ status effects_check(struct group *g, const struct run_entry *entry, const struc
     uint32_t at = named && entry ? effects_find(&entry->effects, id) : EFFECT_NOT_THERE;
     if (at != EFFECT_NOT_THERE) probe = entry->effects.items[at];
     status st = effect_apply(&probe, &rec, &scratch, why);
-    if (st == ST_OK && t && e->type == EVENT_EFFECT_REQUESTED)
-        st = check_key(g, t, probe.key, res, dup, err);
+    if (st == ST_OK && e->type == EVENT_EFFECT_REQUESTED)
+        st = check_request(g, t, &probe, res, dup, why, err);
     else if (st == ST_RETRY)
         *err = *why;
     else
