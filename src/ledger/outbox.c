@@ -8,13 +8,26 @@
 #include "ledger/impl.h"
 #include "ledger/outbox_impl.h"
 
-enum { FACTS_MAX = 3 }; /* of one effect in one commit */
+enum {
+    FACTS_MAX = 3, /* of one effect in one commit */
+    CLAIMS_MAX = GROUP_EVENTS_MAX / FACTS_MAX,
+    CODE_MAX = 100, /* bytes of what is kept of a failure */
+    MESSAGE_MAX = 4096,
+    DETAIL_MAX = 16384,
+};
 
 /* ---- facts ---- */
 
 static void put_text(struct buf *b, const char *name, str value) {
     buf_printf(b, ",\"%s\":", name);
     buf_put_json_str(b, value);
+}
+
+/* What somebody outside said, who may say anything: a failure must not fail to be told. */
+static void put_said(struct buf *b, const char *name, str value, size_t max) {
+    const char *nul = value.len > 0 ? memchr(value.ptr, 0, value.len) : NULL;
+    size_t len = nul ? (size_t)(nul - value.ptr) : value.len;
+    put_text(b, name, str_n(value.ptr, len < max ? len : max));
 }
 
 static void put_time(struct buf *b, const char *name, int64_t us) {
@@ -63,6 +76,7 @@ static status facts_add(struct facts *f, enum event_type type, int64_t occurrenc
     str data = STR_NONE;
     ASSERT(f->count < FACTS_MAX);
     buf_put_char(b, '}');
+    if (b->full && b->cap < b->max) return ledger_no_memory(err); /* it did not grow */
     if (b->full)
         return error_at(err, ST_LIMIT, "EFFECT_PAYLOAD_INVALID", "/payload",
                         "the data of an effect's event has more than %zu bytes", EVENT_BYTES_MAX);
@@ -142,7 +156,8 @@ static status check_secrets(yyjson_val *payload, struct error *err) {
     yyjson_val *val = NULL;
     yyjson_obj_foreach(json_member(payload, "headers"), i, n, key, val) {
         str name = str_n(yyjson_get_str(key), yyjson_get_len(key));
-        if (!yyjson_is_str(val) || !names_credential(name)) continue;
+        str named = STR_NONE;
+        if (!names_credential(name) || json_str(json_member(val, "secret"), &named)) continue;
         char where[64];
         snprintf(where, sizeof(where), "/payload/headers/%.*s", STR_ARG(name));
         return error_at(
@@ -219,9 +234,10 @@ static status find_run(struct ledger *l, struct request *r, struct arena *arena,
 static void put_payload(struct buf *b, const struct request *r) {
     struct buf text;
     buf_init(&text, EVENT_BYTES_MAX);
-    (void)json_write(r->payload, &text);
     buf_put_c(b, ",\"payload\":");
-    if (json_member(r->payload, "idempotency_key")) {
+    if (!json_write(r->payload, &text)) {
+        b->full = true;
+    } else if (json_member(r->payload, "idempotency_key")) {
         buf_put(b, buf_str(&text));
     } else { /* receivers and readers find it there whoever made it */
         text.len--;
@@ -231,7 +247,6 @@ static void put_payload(struct buf *b, const struct request *r) {
         buf_put_json_str(b, buf_str(&r->key));
         buf_put_char(b, '}');
     }
-    if (text.full) b->full = true;
     buf_release(&text);
 }
 
@@ -288,7 +303,7 @@ status outbox_request(struct ledger *l, const struct effect_request *given, stru
     int64_t seq = 0;
     if (st == ST_OK) st = tenant_number(l, r.run.tenant_id, &tenant_no, &seq, err);
     if (st == ST_OK) st = outbox_at(l, pos_of(tenant_no, result.seq), arena, out, err);
-    *existing = result.duplicate;
+    if (st == ST_OK) *existing = result.duplicate;
     return st;
 }
 
@@ -304,9 +319,9 @@ static status add_failure(struct facts *f, const struct effect_info *i, str code
     const struct effect *e = &i->effect;
     bool dead = e->retry_count + 1 > e->max_retries;
     put_execution(b, i);
-    put_text(b, "error_code", code);
-    put_text(b, "error_message", message);
-    if (detail.ptr) put_text(b, "stack", detail);
+    put_said(b, "error_code", code, CODE_MAX);
+    put_said(b, "error_message", message, MESSAGE_MAX);
+    if (detail.ptr) put_said(b, "stack", detail, DETAIL_MAX);
     buf_printf(b, ",\"retry_count\":%lld", (long long)e->retry_count + 1);
     put_time(b, "next_retry_at", dead ? 0 : next_us);
     status st = facts_add(f, EVENT_EFFECT_FAILED, e->executions, b, err);
@@ -314,8 +329,8 @@ static status add_failure(struct facts *f, const struct effect_info *i, str code
     put_execution(b, i);
     buf_printf(b, ",\"retry_count\":%lld", (long long)e->retry_count + 1);
     if (dead) {
-        put_text(b, "error_code", code);
-        put_text(b, "error_message", message);
+        put_said(b, "error_code", code, CODE_MAX);
+        put_said(b, "error_message", message, MESSAGE_MAX);
         return facts_add(f, EVENT_EFFECT_DEAD_LETTERED, e->executions, b, err);
     }
     put_time(b, "next_retry_at", next_us);
@@ -343,6 +358,19 @@ status outbox_complete(struct ledger *l, const struct effect_info *claimed, str 
     return st;
 }
 
+/* A failure of the execution was there already: ours, told again, or LEASE_EXPIRED, told by the
+ * worker that has gone on since. */
+static status still_ours(struct ledger *l, const struct effect_info *claimed, struct arena *arena,
+                         struct error *err) {
+    struct effect_info now;
+    status st = outbox_find(l, claimed->tenant_id, claimed->effect.id, arena, &now, err);
+    if (st != ST_OK || now.effect.executions == claimed->effect.executions) return st;
+    return error_at(err, ST_CONFLICT, "EFFECT_MOVED", "",
+                    "execution %lld had failed before, and the effect is %s in execution %lld",
+                    (long long)claimed->effect.executions, outbox_status_name(now.effect.status),
+                    (long long)now.effect.executions);
+}
+
 status outbox_fail(struct ledger *l, const struct effect_info *claimed, str code, str message,
                    str detail, str actor, bool *dead, struct error *err) {
     struct arena arena;
@@ -358,7 +386,8 @@ status outbox_fail(struct ledger *l, const struct effect_info *claimed, str code
         st = add_failure(&f, claimed, code, message, detail, ledger_now_us(l) + wait_ms * 1000, &b,
                          err);
     if (st == ST_OK) st = facts_append(l, &f, NULL, err);
-    if (dead) *dead = e->retry_count + 1 > e->max_retries;
+    if (st == ST_OK && f.results[0].duplicate) st = still_ours(l, claimed, &arena, err);
+    if (st == ST_OK && dead) *dead = e->retry_count + 1 > e->max_retries;
     buf_release(&b);
     arena_release(&arena);
     return st;
@@ -430,6 +459,7 @@ status outbox_claim(struct ledger *l, str worker, size_t limit, int64_t lease_ms
     size_t count = 0;
     int64_t now = ledger_now_us(l);
     *out = (struct outbox_batch){0};
+    if (limit > CLAIMS_MAX) limit = CLAIMS_MAX;
     status st = ledger_usable(l, err);
     if (st == ST_OK) st = outbox_due(l, now, limit, arena, &due, &count, err);
     if (st == ST_OK && count > 0) {
@@ -438,7 +468,7 @@ status outbox_claim(struct ledger *l, str worker, size_t limit, int64_t lease_ms
         st = claim_all(l, due, count, worker, lease_ms, arena, out, err);
     }
     if (st != ST_OK) return st;
-    out->more = count == limit;
+    out->more = count > 0 && count == limit;
     return outbox_next_due(l, now, &out->next_us, err);
 }
 

@@ -40,8 +40,8 @@ struct effect_info { /* a row of the outbox, with what the ledger says of it; in
 };
 
 /* Requests an effect, or finds the one of the tenant with the same key: *existing, and nothing is
- * written. Reasons: RUN_NOT_FOUND; EFFECT_TYPE_INVALID, EFFECT_PAYLOAD_INVALID, EFFECT_KEY_INVALID.
- */
+ * written. Reasons: RUN_NOT_FOUND; EFFECT_TYPE_INVALID, EFFECT_PAYLOAD_INVALID, EFFECT_KEY_INVALID,
+ * EFFECT_SECRET_PLAIN; EFFECT_ID_TAKEN: by an effect of another run. */
 MUST_CHECK status outbox_request(struct ledger *ledger, const struct effect_request *request,
                                  struct arena *arena, struct effect_info *out, bool *existing,
                                  struct error *err);
@@ -62,7 +62,7 @@ MUST_CHECK status outbox_claim(struct ledger *ledger, str worker, size_t limit, 
 MUST_CHECK status outbox_complete(struct ledger *ledger, const struct effect_info *claimed,
                                   str result, str actor, struct error *err);
 /* *dead (may be NULL): that was its last. `detail`: more about it for error_details.stack, or
- * STR_NONE. */
+ * STR_NONE. Of long texts the beginning is kept, up to a NUL. */
 MUST_CHECK status outbox_fail(struct ledger *ledger, const struct effect_info *claimed, str code,
                               str message, str detail, str actor, bool *dead, struct error *err);
 /* Gives back a claim that was not begun: it is due again, and no retry is used up. EFFECT_MOVED as
