@@ -1,0 +1,442 @@
+/* One key, one effect: however often, by whomever and with whatever it is asked for. And what is
+ * refused at the door leaves nothing behind. */
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/limits.h"
+#include "ledger/writer.h"
+#include "outbox_helper.h"
+
+static void open_with_runs(struct canon *c, str url) {
+    canon_open(c, url);
+    canon_put(c, canon_event("RunStarted", "r1", NULL, 1));
+    canon_put(c, canon_event("RunStarted", "r2", NULL, 1));
+    struct append_item theirs = canon_event("RunStarted", "g1", NULL, 1);
+    theirs.event.tenant_id = STR("globex");
+    canon_rekey(&theirs);
+    canon_put(c, theirs);
+}
+
+static struct effect_request request_of(const char *run, const char *payload) {
+    return (struct effect_request){.run_id = str_c(run),
+                                   .type = STR("API_CALL"),
+                                   .payload = str_c(payload),
+                                   .max_retries = -1,
+                                   .base_ms = -1};
+}
+
+/* ---- many at once ---- */
+
+enum { REQUESTS = 50 };
+
+struct asker {
+    struct writer *writer;
+    struct writer_call call;
+    struct effect_request request;
+    struct effect_info info;
+    struct append_item item;
+    struct append_result result;
+    struct arena arena;
+    struct error err;
+    pthread_t thread;
+    bool existing, through_outbox;
+    status st;
+};
+
+static status ask_task(struct ledger *l, void *context, struct error *err) {
+    struct asker *a = context;
+    return outbox_request(l, &a->request, &a->arena, &a->info, &a->existing, err);
+}
+
+static void *ask(void *context) {
+    struct asker *a = context;
+    if (a->through_outbox)
+        a->call = (struct writer_call){.task = ask_task, .task_context = a};
+    else
+        a->call.request = (struct append_request){
+            .items = &a->item, .count = 1, .results = &a->result, .arena = &a->arena};
+    a->st = writer_append(a->writer, &a->call, 60000, &a->err);
+    return NULL;
+}
+
+/* Every second one asks as the outbox does, the others append the fact itself, so that several are
+ * of one group. */
+static void asker_init(struct asker *a, int i, struct writer *writer) {
+    *a = (struct asker){.writer = writer, .through_outbox = i % 2 == 0};
+    arena_init(&a->arena, 4096, SIZE_MAX);
+    a->request = request_of("r1", canon_fmt("{\"n\":%d,\"idempotency_key\":\"same\"}", i));
+    str id = canon_uuid_text(uuid_v4());
+    a->item = canon_fact(
+        EVENT_EFFECT_REQUESTED, i % 4 == 1 ? "r1" : "r2", id, 1,
+        canon_fmt("{\"effect_id\":\"%.*s\",\"effect_type\":\"API_CALL\",\"idempotency_key\":"
+                  "\"same\",\"max_retries\":5,\"base_delay_ms\":1000,\"payload\":{\"n\":%d,"
+                  "\"idempotency_key\":\"same\"}}",
+                  STR_ARG(id), i));
+}
+
+static void check_askers(struct asker *askers) {
+    int firsts = 0;
+    uuid first = askers[0].through_outbox ? askers[0].info.request_id : askers[0].result.event_id;
+    for (int i = 0; i < REQUESTS; i++) {
+        struct asker *a = &askers[i];
+        CHECK(a->st == ST_OK, "request %d: %s", i, a->err.msg);
+        CHECK(a->through_outbox || a->result.code == ST_OK, "request %d", i);
+        firsts += a->through_outbox ? !a->existing : !a->result.duplicate;
+        CHECK(uuid_eq(a->through_outbox ? a->info.request_id : a->result.event_id, first),
+              "request %d has another effect", i);
+        arena_release(&a->arena);
+    }
+    CHECK(firsts == 1, "%d were the first", firsts);
+}
+
+/* CE-5.1-5: 50 requests in parallel, from several runs: one effect, one row, one execution. On
+ * PostgreSQL by two nodes. */
+TEST_DB(outbox_parallel_requests_are_one) {
+    static struct asker askers[REQUESTS];
+    struct canon nodes[2];
+    struct writer *writers[2];
+    struct error err = {0};
+    open_with_runs(&nodes[0], url);
+    int count = db_is_postgres(ledger_db(nodes[0].ledger)) ? 2 : 1;
+    if (count == 2) canon_open(&nodes[1], url);
+    for (int i = 0; i < count; i++) {
+        CHECK(writer_open(nodes[i].ledger, NULL, &writers[i], &err) == ST_OK, "%s", err.msg);
+        nodes[i].ledger = NULL; /* the writer's */
+    }
+    for (int i = 0; i < REQUESTS; i++) {
+        asker_init(&askers[i], i, writers[i / 4 % count]);
+        CHECK(pthread_create(&askers[i].thread, NULL, ask, &askers[i]) == 0);
+    }
+    for (int i = 0; i < REQUESTS; i++)
+        pthread_join(askers[i].thread, NULL);
+    for (int i = 0; i < count; i++)
+        writer_close(writers[i]);
+    check_askers(askers);
+    struct canon *c = &nodes[0];
+    canon_reopen(c);
+    CHECK(canon_int(c, "SELECT COUNT(*) FROM outbox_events") == 1);
+    CHECK(canon_int(c, "SELECT COUNT(*) FROM orchestration_events WHERE event_type ="
+                       " 'EFFECT_REQUESTED'") == 1);
+    int calls = 0; /* at the receiver */
+    for (struct outbox_batch b = outbox_take(c, 10); b.count > 0; b = outbox_take(c, 10)) {
+        for (size_t i = 0; i < b.count; i++, calls++)
+            CHECK(outbox_complete(c->ledger, &b.items[i], STR("{}"), STR("w"), &err) == ST_OK);
+        c->now_us += INT64_C(3600) * 1000000;
+    }
+    CHECK(calls == 1, "%d", calls);
+    canon_clean(c);
+    for (int i = 0; i < count; i++)
+        canon_close(&nodes[i]);
+}
+
+/* The same in one group: the second is answered with the first, which no database has seen. */
+TEST_DB(outbox_requests_of_one_group_are_one) {
+    struct canon c;
+    struct asker askers[4];
+    struct append_item items[4];
+    struct append_result results[4];
+    open_with_runs(&c, url);
+    for (int i = 0; i < 4; i++) {
+        asker_init(&askers[i], i * 2 + 1, NULL);
+        items[i] = askers[i].item;
+        arena_release(&askers[i].arena);
+    }
+    canon_batch(&c, items, 4, false, results);
+    for (int i = 0; i < 4; i++)
+        CHECK(results[i].code == ST_OK && results[i].duplicate == (i > 0) &&
+              uuid_eq(results[i].event_id, items[0].event.event_id));
+    CHECK(canon_int(&c, "SELECT COUNT(*) FROM outbox_events") == 1);
+    /* Taken back with its group, the key is free again. */
+    struct append_item more[] = {askers[0].item, canon_event("RunStarted", "r1", NULL, 9)};
+    uuid id = uuid_v4();
+    more[0] = canon_fact(EVENT_EFFECT_REQUESTED, "r1", canon_uuid_text(id), 1, "{}");
+    canon_batch(&c, more, 2, true, results);
+    CHECK(results[0].code == ST_CONFLICT && results[1].code == ST_CONFLICT);
+    CHECK(canon_int(&c, "SELECT COUNT(*) FROM outbox_events") == 1);
+    canon_put(&c, more[0]);
+    canon_clean(&c);
+    canon_close(&c);
+}
+
+/* ---- asked for again ---- */
+
+static struct effect_info ask_again(struct canon *c, const struct effect_request *request,
+                                    bool want_existing) {
+    struct effect_info info = {0};
+    struct error err = {0};
+    bool existing = !want_existing;
+    CHECK(outbox_request(c->ledger, request, &c->arena, &info, &existing, &err) == ST_OK, "%s",
+          err.msg);
+    CHECK(existing == want_existing);
+    return info;
+}
+
+/* CE-5.2-1: success both times, the first payload is kept, and nothing is written the second time:
+ * not from the same run, not from another of the tenant, not after the effect has ended. CE-5.1-1:
+ * no row is without a key. */
+TEST_DB(outbox_same_key_is_the_same_effect) {
+    struct canon c;
+    struct error err = {0};
+    open_with_runs(&c, url);
+    struct effect_request first = request_of("r1", "{\"n\":1,\"idempotency_key\":\"k\"}");
+    struct effect_info e = ask_again(&c, &first, false);
+    str truth = canon_truth_dump(&c);
+    for (int round = 0; round < 3; round++) {
+        struct effect_request again = request_of("r1", "{\"n\":2,\"idempotency_key\":\"k\"}");
+        struct effect_info same = ask_again(&c, &again, true);
+        CHECK(uuid_eq(same.effect.id, e.effect.id) && str_eq(same.payload, e.payload));
+        again.run_id = STR("r2");
+        again.type = STR("SEND_EMAIL");
+        same = ask_again(&c, &again, true);
+        CHECK(uuid_eq(same.effect.id, e.effect.id) && canon_str_is(same.run_id, "r1") &&
+              canon_str_is(same.effect.type, "API_CALL"));
+        uuid id = e.effect.id; /* the same effect by its id, with another key */
+        again = request_of("r1", "{\"idempotency_key\":\"other\"}");
+        again.id = &id;
+        same = ask_again(&c, &again, true);
+        CHECK(canon_str_is(same.key, "k"));
+        CHECK(str_eq(canon_truth_dump(&c), truth), "something was written");
+        if (round == 0) { /* then with nothing in memory, then of an effect that has ended */
+            canon_reopen(&c);
+        } else if (round == 1) {
+            struct outbox_batch b = outbox_take(&c, 10);
+            CHECK(b.count == 1 &&
+                  canon_str_is(b.items[0].payload, "{\"n\":1,\"idempotency_key\":\"k\"}"));
+            CHECK(outbox_complete(c.ledger, &b.items[0], STR("{}"), STR("w"), &err) == ST_OK);
+            truth = canon_truth_dump(&c);
+        }
+    }
+    struct effect_request none = request_of("r1", "{\"n\":1}");
+    struct effect_info other = ask_again(&c, &none, false);
+    CHECK(other.key.len > 0 && !uuid_eq(other.effect.id, e.effect.id));
+    CHECK(canon_int(&c, "SELECT COUNT(*) FROM outbox_events WHERE idempotency_key IS NULL OR"
+                        " idempotency_key NOT LIKE '%/_%'") == 0);
+    str key = canon_member(canon_json(&c, other.payload), "idempotency_key");
+    CHECK(str_eq(key, other.key), "receivers find the key in the payload");
+    CHECK(canon_int(&c, "SELECT COUNT(*) FROM orchestration_events e LEFT JOIN outbox_events o ON"
+                        " o.aggregate_id = e.aggregate_id WHERE e.aggregate_type = 'EFFECT' AND"
+                        " o.id IS NULL") == 0,
+          "an event of no effect");
+    canon_clean(&c);
+    canon_close(&c);
+}
+
+TEST_DB(outbox_same_key_of_two_tenants) {
+    struct canon c;
+    open_with_runs(&c, url);
+    struct effect_request mine = request_of("r1", "{\"n\":1,\"idempotency_key\":\"k\"}");
+    struct effect_request theirs = request_of("g1", "{\"n\":2,\"idempotency_key\":\"k\"}");
+    struct effect_info a = ask_again(&c, &mine, false);
+    struct effect_info b = ask_again(&c, &theirs, false);
+    CHECK(!uuid_eq(a.effect.id, b.effect.id) && str_eq(a.key, b.key));
+    CHECK(canon_str_is(b.tenant_id, "globex") && canon_str_is(a.tenant_id, "acme"));
+    CHECK(canon_int(&c, "SELECT COUNT(DISTINCT idempotency_key) FROM outbox_events") == 2);
+    CHECK(outbox_take(&c, 10).count == 2);
+    canon_clean(&c);
+    canon_close(&c);
+}
+
+/* CE-4.3-4: no key, a key of 256 characters, a repeated key: no new row. */
+TEST_DB(outbox_key_column) {
+    struct canon c;
+    open_with_runs(&c, url);
+    (void)outbox_ask(&c, "r1", "API_CALL", "{}");
+#define COPY(pos, key)                                                                             \
+    "INSERT INTO state_effect(effect_pos, tenant_no, run_no, effect_id, effect_type,"              \
+    " idempotency_key, created_us, base_ms, last_seq) SELECT effect_pos + " pos                    \
+    ", tenant_no, run_no, {sqlite:randomblob(16)}{postgres:uuid_send(gen_random_uuid())},"         \
+    " effect_type, " key ", created_us, base_ms, last_seq FROM state_effect"
+    CHECK(canon_sql(&c, COPY("1", "NULL")) != ST_OK);
+    CHECK(canon_sql(&c, COPY("2", "{sqlite:printf('%.256c','k')}{postgres:repeat('k',256)}")) !=
+          ST_OK);
+    CHECK(canon_sql(&c, COPY("3", "idempotency_key")) != ST_OK);
+    CHECK(canon_int(&c, "SELECT COUNT(*) FROM state_effect") == 1);
+    /* and the same with 255 and a key of its own is a row: it was the key */
+    CHECK(canon_sql(&c, COPY("4", "{sqlite:printf('%.255c','k')}{postgres:repeat('k',255)}")) ==
+          ST_OK);
+    CHECK(canon_int(&c, "SELECT COUNT(*) FROM state_effect") == 2);
+    canon_close(&c);
+}
+
+/* The longest key that is taken fits the column with its tenant. */
+TEST_DB(outbox_longest_key) {
+    struct canon c;
+    open_with_runs(&c, url);
+    const char *key = canon_fmt("%0235d", 7);
+    struct effect_request r = request_of("r1", canon_fmt("{\"idempotency_key\":\"%s\"}", key));
+    struct effect_info e = ask_again(&c, &r, false);
+    CHECK(canon_str_is(e.key, key));
+    (void)ask_again(&c, &r, true);
+    canon_clean(&c);
+    canon_close(&c);
+}
+
+/* ---- refused ---- */
+
+static void refused(struct canon *c, const struct effect_request *request, status code,
+                    const char *reason) {
+    struct effect_info info = {0};
+    struct error err = {0};
+    bool existing = false;
+    str truth = canon_truth_dump(c);
+    status st = outbox_request(c->ledger, request, &c->arena, &info, &existing, &err);
+    CHECK(st == code && err.reason && strcmp(err.reason, reason) == 0,
+          "%.*s %.*s: status %d, %s: %s", STR_ARG(request->type),
+          (int)(request->payload.len < 99 ? request->payload.len : 99), request->payload.ptr,
+          (int)st, err.reason, err.msg);
+    CHECK(str_eq(canon_truth_dump(c), truth) &&
+              canon_int(c, "SELECT COUNT(*) FROM state_effect") == 0,
+          "something was written");
+}
+
+TEST_DB(outbox_refuses_at_the_door) {
+    static const struct {
+        const char *payload, *reason;
+    } payloads[] = {
+        {NULL, "EFFECT_PAYLOAD_INVALID"},
+        {"[]", "EFFECT_PAYLOAD_INVALID"},
+        {"\"x\"", "EFFECT_PAYLOAD_INVALID"},
+        {"null", "EFFECT_PAYLOAD_INVALID"},
+        {"{", "JSON_SYNTAX"},
+        {"{} {}", "JSON_SYNTAX"},
+        {"{\"a\":1,\"a\":2}", "JSON_DUPLICATE_KEY"},
+        {"{\"a\":\"\\u0000\"}", "JSON_NUL"},
+        {"{\"a\":\"\xff\"}", "JSON_UTF8"},
+        {"{\"idempotency_key\":\"\"}", "EFFECT_KEY_INVALID"},
+        {"{\"idempotency_key\":null}", "EFFECT_KEY_INVALID"},
+        {"{\"idempotency_key\":\"a\\u0007\"}", "EFFECT_KEY_INVALID"},
+        {"{\"idempotency_key\":\"a\\r\\nX-Evil: 1\"}", "EFFECT_KEY_INVALID"},
+        {"{\"idempotency_key\":\"k\\u00e9\"}", "EFFECT_KEY_INVALID"},
+        {"{\"headers\":{\"Authorization\":\"Bearer x\"}}", "EFFECT_SECRET_PLAIN"},
+        {"{\"headers\":{\"aUTHORIZATION\":\"\"}}", "EFFECT_SECRET_PLAIN"},
+        {"{\"headers\":{\"Accept\":\"*/*\",\"cookie\":\"a=b\"}}", "EFFECT_SECRET_PLAIN"},
+        {"{\"headers\":{\"X-API-Key\":\"abc\"}}", "EFFECT_SECRET_PLAIN"},
+        {"{\"headers\":{\"Proxy-Authorization\":\"Basic eA==\"}}", "EFFECT_SECRET_PLAIN"},
+        {"{\"headers\":{\"Authorization\":[\"Bearer x\"]}}", "EFFECT_SECRET_PLAIN"},
+        {"{\"headers\":{\"Authorization\":{\"value\":\"Bearer x\"}}}", "EFFECT_SECRET_PLAIN"},
+        {"{\"headers\":{\"X-Api-Key\":12345}}", "EFFECT_SECRET_PLAIN"},
+    };
+    static const char *const types[] = {"", "A B", "A/B", "\xc3\xa9", "A\n", "A'B"};
+    struct canon c;
+    open_with_runs(&c, url);
+    for (size_t i = 0; i < COUNT_OF(payloads); i++) {
+        struct effect_request r = request_of("r1", payloads[i].payload);
+        refused(&c, &r, ST_INVALID, payloads[i].reason);
+    }
+    for (size_t i = 0; i < COUNT_OF(types); i++) {
+        struct effect_request r = request_of("r1", "{}");
+        r.type = str_c(types[i]);
+        refused(&c, &r, ST_INVALID, "EFFECT_TYPE_INVALID");
+    }
+    struct effect_request r = request_of("r1", "{}");
+    r.type = str_c(canon_fmt("%0101d", 0));
+    refused(&c, &r, ST_INVALID, "EFFECT_TYPE_INVALID");
+    r = request_of("r1", "{}");
+    r.max_retries = EFFECT_RETRIES_MAX + 1;
+    refused(&c, &r, ST_INVALID, "EFFECT_PAYLOAD_INVALID");
+    r = request_of("r1", "{}");
+    r.base_ms = EFFECT_DELAY_MAX_MS + 1;
+    refused(&c, &r, ST_INVALID, "EFFECT_PAYLOAD_INVALID");
+    r = request_of("nowhere", "{}");
+    refused(&c, &r, ST_NOT_FOUND, "RUN_NOT_FOUND");
+    r = request_of("g1", "{}");
+    r.tenant_id = STR("acme");
+    refused(&c, &r, ST_NOT_FOUND, "RUN_NOT_FOUND");
+    uuid stranger = uuid_v4();
+    r = request_of("r1", "{}");
+    r.cause = &stranger;
+    refused(&c, &r, ST_INVALID, "CAUSE_NOT_FOUND");
+    /* And what looks like it, and is none of it. */
+    (void)outbox_ask(&c, "r1", "a-Z_0.9",
+                     "{\"headers\":{\"Authorization\":{\"secret\":\"TOKEN\"},\"X-Api-Keys\":\"1\"},"
+                     "\"authorization\":\"no header\"}");
+    canon_clean(&c);
+    canon_close(&c);
+}
+
+static const char *filled(struct canon *c, const char *before, size_t count, char fill,
+                          const char *after) {
+    size_t head = strlen(before);
+    char *text = arena_alloc(&c->arena, head + count + strlen(after) + 1);
+    memcpy(text, before, head);
+    memset(text + head, fill, count);
+    memcpy(text + head + count, after, strlen(after) + 1);
+    return text;
+}
+
+static const char *nested(struct canon *c, size_t depth) {
+    const char *open = filled(c, "{\"a\":", depth, '[', "");
+    return filled(c, open, depth, ']', "}");
+}
+
+TEST_DB(outbox_large_and_deep_payloads) {
+    struct canon c;
+    open_with_runs(&c, url);
+    struct effect_request r =
+        request_of("r1", filled(&c, "{\"a\":\"", EVENT_BYTES_MAX, 'x', "\"}"));
+    refused(&c, &r, ST_LIMIT, "JSON_TOO_LARGE");
+    r = request_of("r1", nested(&c, JSON_DEPTH_MAX));
+    refused(&c, &r, ST_LIMIT, "JSON_DEPTH");
+    r = request_of("r1", nested(&c, 100000));
+    refused(&c, &r, ST_LIMIT, "JSON_DEPTH");
+    struct effect_info big =
+        outbox_ask(&c, "r1", "API_CALL", filled(&c, "{\"a\":\"", (size_t)250 * 1024, 'x', "\"}"));
+    struct effect_info deep = outbox_ask(&c, "r1", "API_CALL", nested(&c, JSON_DEPTH_MAX - 5));
+    canon_reopen(&c);
+    struct outbox_batch b = outbox_take(&c, 10);
+    CHECK(b.count == 2 && str_eq(b.items[0].payload, big.payload) &&
+          str_eq(b.items[1].payload, deep.payload));
+    CHECK(b.items[0].payload.len > (size_t)250 * 1024);
+    /* What the receiver says may be too much, but not its failure. */
+    struct error err = {0};
+    const char *huge = filled(&c, "", EVENT_BYTES_MAX, 'x', "");
+    CHECK(outbox_complete(c.ledger, &b.items[0],
+                          str_c(filled(&c, "\"", EVENT_BYTES_MAX, 'x', "\"")), STR("w"),
+                          &err) == ST_LIMIT);
+    CHECK(outbox_fail(c.ledger, &b.items[0], str_c(huge), str_c(huge), str_c(huge), STR("w"), NULL,
+                      &err) == ST_OK,
+          "%s", err.msg);
+    CHECK(outbox_fail(c.ledger, &b.items[1], STR("C\0D"), STR("\xff\xfe\0no"), STR("\x01"),
+                      STR("w"), NULL, &err) == ST_OK,
+          "%s", err.msg);
+    str error = outbox_read(&c, deep.effect.id).error;
+    CHECK(canon_str_is(error, "{\"code\":\"C\",\"message\":\"\xef\xbf\xbd\xef\xbf\xbd\","
+                              "\"stack\":\"\\u0001\"}"),
+          "%.*s", STR_ARG(error));
+    CHECK(outbox_read(&c, big.effect.id).effect.status == OUTBOX_FAILED);
+    canon_clean(&c);
+    canon_close(&c);
+}
+
+/* An id belongs to one effect; in the same run it is that effect, asked for again. */
+TEST_DB(outbox_id_of_another_run) {
+    struct canon c;
+    struct effect_info info = {0};
+    struct error err = {0};
+    bool existing = false;
+    open_with_runs(&c, url);
+    uuid id = outbox_ask(&c, "r1", "API_CALL", "{}").effect.id;
+    static const char *const runs[] = {"r2", "g1"};
+    for (size_t i = 0; i < COUNT_OF(runs); i++) {
+        struct effect_request r = request_of(runs[i], "{\"other\":1}");
+        r.id = &id;
+        CHECK(outbox_request(c.ledger, &r, &c.arena, &info, &existing, &err) == ST_CONFLICT &&
+                  strcmp(err.reason, "EFFECT_ID_TAKEN") == 0,
+              "%s", err.msg);
+    }
+    str fresh = canon_uuid_text(uuid_v4()); /* in one group, and of a tenant that is new */
+    struct append_item items[] = {
+        canon_fact(EVENT_EFFECT_REQUESTED, "r1", fresh, 1, "{}"),
+        canon_fact(EVENT_EFFECT_REQUESTED, "n1", fresh, 1, "{}"),
+        canon_event("RunStarted", "r3", NULL, 1),
+    };
+    struct append_result results[3];
+    items[1].event.tenant_id = STR("initech");
+    event_key_derive(&items[1].event, items[1].event.key);
+    canon_batch(&c, items, 3, false, results);
+    CHECK(results[0].code == ST_OK && results[2].code == ST_OK);
+    CHECK(results[1].code == ST_CONFLICT && strcmp(results[1].err->reason, "EFFECT_ID_TAKEN") == 0);
+    CHECK(canon_int(&c, "SELECT COUNT(*) FROM outbox_events") == 2);
+    canon_clean(&c);
+    canon_close(&c);
+}
