@@ -52,6 +52,29 @@ status effect_retries_parse(str text, struct arena *arena, struct effect_retry *
     return ST_OK;
 }
 
+/* URLs, separated by blanks. Where they may lead is checked when they are called, as for any
+ * effect. */
+static status alerts(struct arena *arena, const struct outbox_sinks **out, struct error *err) {
+    str text = variable("CAIRN_ALERT_URLS", arena);
+    struct outbox_sinks *sinks = ARENA_NEW(arena, struct outbox_sinks);
+    *out = NULL;
+    for (str rest = str_trim(text), left = STR_NONE; rest.len > 0; rest = str_trim(left)) {
+        struct url url;
+        str one = STR_NONE;
+        left = STR_NONE;
+        (void)str_split(rest, ' ', &one, &left);
+        if (sinks->count == OUTBOX_SINKS_MAX)
+            return bad("CAIRN_ALERT_URLS", "at most 8 URLs", text, err);
+        status st = url_parse(one, arena, &url, err);
+        if (st != ST_OK || url.has_user ||
+            (!str_eq(url.scheme, STR("https")) && !str_eq(url.scheme, STR("http"))))
+            return bad("CAIRN_ALERT_URLS", "http or https URLs, separated by blanks", one, err);
+        sinks->urls[sinks->count++] = one;
+        *out = sinks;
+    }
+    return ST_OK;
+}
+
 status outbox_env(struct host_options *options, struct arena *arena, struct error *err) {
     struct deliverer_options *d = &options->deliver;
     struct effect_retry *retries = NULL;
@@ -69,6 +92,7 @@ status outbox_env(struct host_options *options, struct arena *arena, struct erro
     d->smtp_plain = str_eq(plain, STR("1"));
     status st = number("CAIRN_EFFECT_TIMEOUT", TIMEOUT_MS_MAX, arena, &d->timeout_ms, err);
     if (st == ST_OK) st = number("CAIRN_EFFECT_BATCHES", BATCHES_MAX, arena, &batches, err);
+    if (st == ST_OK) st = alerts(arena, &options->effect_alerts, err);
     if (st == ST_OK && list.ptr) st = effect_retries_parse(list, arena, &retries, err);
     options->effect_batches = (int)batches;
     options->effect_retries = retries;

@@ -1,15 +1,6 @@
-/* cli/outbox_env.h: how effects are delivered, as the environment says it:
- *
- *   CAIRN_SMTP_URL              smtp://host:port or smtps://host:port
- *   CAIRN_SMTP_FROM             the sender of mails that name none
- *   CAIRN_SMTP_USER             and
- *   CAIRN_SMTP_PASSWORD_SECRET  the name of the secret with its password
- *   CAIRN_SMTP_PLAIN            1: also without TLS
- *   CAIRN_SOR_URL               where SOR_UPDATE proposes its writes
- *   CAIRN_WEBHOOK_SECRET        the name of the secret that signs webhooks
- *   CAIRN_EFFECT_RETRIES        API_CALL=5x1000,FAX=2x500: retries x base delay in ms, of new
- * effects CAIRN_EFFECT_TIMEOUT        milliseconds of one delivery CAIRN_EFFECT_BATCHES        how
- * many batches are delivered at a time */
+/* cli/outbox_env.h: how effects are delivered, as the environment says it: the variables of
+ * docs/outbox.md, CAIRN_SMTP_*, CAIRN_SOR_URL, CAIRN_WEBHOOK_SECRET, CAIRN_ALERT_URLS and
+ * CAIRN_EFFECT_*. */
 #pragma once
 
 #include "base/arena.h"

@@ -9,7 +9,7 @@
 #include "ledger/outbox_impl.h"
 
 enum {
-    FACTS_MAX = 3, /* of one effect in one commit */
+    FACTS_MAX = 2 + OUTBOX_SINKS_MAX, /* of one effect in one commit */
     CLAIMS_MAX = GROUP_EVENTS_MAX / FACTS_MAX,
     CODE_MAX = 100, /* bytes of what is kept of a failure */
     MESSAGE_MAX = 4096,
@@ -57,14 +57,17 @@ struct facts {
     str subject, actor;
     const uuid *cause;
     struct arena *arena;
+    const struct outbox_sinks *sinks; /* who is told of a dead letter; or NULL */
     size_t count;
 };
 
-static status facts_init(struct facts *f, const struct event *ids, uuid effect_id, str actor,
-                         const uuid *cause, struct arena *arena, struct error *err) {
+static status facts_init(const struct ledger *l, struct facts *f, const struct event *ids,
+                         uuid effect_id, str actor, const uuid *cause, struct arena *arena,
+                         struct error *err) {
     char text[UUID_TEXT_LEN];
     uuid_format(effect_id, text);
-    *f = (struct facts){.ids = *ids, .actor = actor, .cause = cause, .arena = arena};
+    *f = (struct facts){
+        .ids = *ids, .actor = actor, .cause = cause, .arena = arena, .sinks = l->sinks};
     return arena_try_str(arena, str_n(text, sizeof(text)), &f->subject) ? ST_OK
                                                                         : ledger_no_memory(err);
 }
@@ -117,6 +120,8 @@ static struct event ids_of(const struct effect_info *i) {
                           .plan_version = i->plan_version,
                           .engine_attempt = i->engine_attempt};
 }
+
+void outbox_tell(struct ledger *l, const struct outbox_sinks *sinks) { l->sinks = sinks; }
 
 /* ---- a request ---- */
 
@@ -276,8 +281,8 @@ static status request_append(struct ledger *l, const struct request *r, struct a
                         .plan_version = r->run.plan_version,
                         .engine_attempt = r->run.head.engine_attempt};
     buf_init(&b, EVENT_BYTES_MAX);
-    status st =
-        facts_init(&f, &ids, r->id, r->given->actor, r->has_cause ? &r->cause : NULL, arena, err);
+    status st = facts_init(l, &f, &ids, r->id, r->given->actor, r->has_cause ? &r->cause : NULL,
+                           arena, err);
     if (st == ST_OK) {
         request_data(r, &b);
         st = facts_add(&f, EVENT_EFFECT_REQUESTED, 1, &b, err);
@@ -314,6 +319,72 @@ static void put_execution(struct buf *b, const struct effect_info *i) {
     buf_printf(b, ",\"execution\":%lld", (long long)i->effect.executions);
 }
 
+/* ---- alerts ---- */
+
+static void put_body(struct buf *b, const struct effect_info *i, str code, str message) {
+    char id[UUID_TEXT_LEN];
+    char trace[UUID_TEXT_LEN];
+    struct buf text; /* what chats show */
+    uuid_format(i->effect.id, id);
+    uuid_format(i->correlation, trace);
+    buf_init(&text, 2048);
+    buf_put_c(&text, "an effect is dead: ");
+    buf_put(&text, i->effect.type);
+    buf_put_c(&text, " of run ");
+    buf_put(&text, i->run_id);
+    buf_put_c(b, "{\"code\":\"EFFECT_DEAD_LETTERED\"");
+    put_text(b, "text", buf_str(&text));
+    put_text(b, "effect_id", str_n(id, sizeof(id)));
+    put_text(b, "effect_type", i->effect.type);
+    put_text(b, "run_id", i->run_id);
+    put_text(b, "tenant_id", i->tenant_id);
+    put_text(b, "correlation_id", str_n(trace, sizeof(trace)));
+    put_said(b, "error_code", code, CODE_MAX);
+    put_said(b, "error_message", message, MESSAGE_MAX);
+    buf_put_char(b, '}');
+    buf_release(&text);
+}
+
+/* An effect like any other, whose key is its cause: said once, however often it is appended. One
+ * that is dead itself is only logged. */
+static status add_alert(struct facts *f, const struct effect_info *i, str url, size_t sink,
+                        str code, str message, struct buf *b, struct error *err) {
+    static const str type = STR_LIT("WEBHOOK_CALL");
+    struct effect_retry retry = effect_retry_of(type, NULL);
+    char text[UUID_TEXT_LEN];
+    char key[EFFECT_KEY_MAX + 1];
+    uuid id = uuid_v7(clock_wall_us() / 1000);
+    str dead = f->subject;
+    int n = snprintf(key, sizeof(key), "ALERT:%.*s:%lld:%zu", STR_ARG(dead),
+                     (long long)i->effect.executions, sink);
+    uuid_format(id, text);
+    put_head(b, id, i->run_uuid, type);
+    put_text(b, "idempotency_key", str_n(key, (size_t)n));
+    buf_printf(b, ",\"max_retries\":%lld,\"base_delay_ms\":%lld,\"payload\":{\"method\":\"POST\"",
+               (long long)retry.max_retries, (long long)retry.base_ms);
+    put_text(b, "url", url);
+    buf_put_c(b, ",\"body\":");
+    put_body(b, i, code, message);
+    put_text(b, "idempotency_key", str_n(key, (size_t)n));
+    buf_put_char(b, '}');
+    if (!arena_try_str(f->arena, str_n(text, sizeof(text)), &f->subject))
+        return ledger_no_memory(err);
+    status st = facts_add(f, EVENT_EFFECT_REQUESTED, 1, b, err);
+    f->subject = dead;
+    return st;
+}
+
+static status add_alerts(struct facts *f, const struct effect_info *i, str code, str message,
+                         struct buf *b, struct error *err) {
+    status st = ST_OK;
+    if (!f->sinks || str_starts(i->key, STR("ALERT:"))) return ST_OK;
+    for (size_t k = 0; k < f->sinks->count && st == ST_OK; k++)
+        st = add_alert(f, i, f->sinks->urls[k], k + 1, code, message, b, err);
+    return st;
+}
+
+/* ---- failures ---- */
+
 static status add_failure(struct facts *f, const struct effect_info *i, str code, str message,
                           str detail, int64_t next_us, struct buf *b, struct error *err) {
     const struct effect *e = &i->effect;
@@ -331,7 +402,8 @@ static status add_failure(struct facts *f, const struct effect_info *i, str code
     if (dead) {
         put_said(b, "error_code", code, CODE_MAX);
         put_said(b, "error_message", message, MESSAGE_MAX);
-        return facts_add(f, EVENT_EFFECT_DEAD_LETTERED, e->executions, b, err);
+        st = facts_add(f, EVENT_EFFECT_DEAD_LETTERED, e->executions, b, err);
+        return st == ST_OK ? add_alerts(f, i, code, message, b, err) : st;
     }
     put_time(b, "next_retry_at", next_us);
     return facts_add(f, EVENT_EFFECT_RETRYING, e->executions, b, err);
@@ -345,7 +417,8 @@ status outbox_complete(struct ledger *l, const struct effect_info *claimed, str 
     struct event ids = ids_of(claimed);
     arena_init(&arena, 4096, SIZE_MAX);
     buf_init(&b, EVENT_BYTES_MAX);
-    status st = facts_init(&f, &ids, claimed->effect.id, actor, &claimed->request_id, &arena, err);
+    status st =
+        facts_init(l, &f, &ids, claimed->effect.id, actor, &claimed->request_id, &arena, err);
     if (st == ST_OK) {
         put_execution(&b, claimed);
         buf_put_c(&b, ",\"result\":");
@@ -381,7 +454,7 @@ status outbox_fail(struct ledger *l, const struct effect_info *claimed, str code
     int64_t wait_ms = effect_backoff_ms(e->retry_count + 1, e->base_ms);
     arena_init(&arena, 4096, SIZE_MAX);
     buf_init(&b, EVENT_BYTES_MAX);
-    status st = facts_init(&f, &ids, e->id, actor, &claimed->request_id, &arena, err);
+    status st = facts_init(l, &f, &ids, e->id, actor, &claimed->request_id, &arena, err);
     if (st == ST_OK)
         st = add_failure(&f, claimed, code, message, detail, ledger_now_us(l) + wait_ms * 1000, &b,
                          err);
@@ -441,7 +514,8 @@ static status claim_all(struct ledger *l, struct effect_info *due, size_t count,
     buf_init(&b, EVENT_BYTES_MAX);
     for (size_t i = 0; i < count && st == ST_OK; i++) {
         struct event ids = ids_of(&due[i]);
-        st = facts_init(&facts[i], &ids, due[i].effect.id, worker, &due[i].request_id, arena, err);
+        st = facts_init(l, &facts[i], &ids, due[i].effect.id, worker, &due[i].request_id, arena,
+                        err);
         if (st == ST_OK) st = add_claim(&facts[i], &due[i], worker, now, lease_ms, &b, err);
         requests[i] = facts_request(&facts[i], NULL);
     }
@@ -484,7 +558,7 @@ status outbox_expire(struct ledger *l, str worker, size_t limit, size_t *count, 
     for (size_t i = 0; i < *count && st == ST_OK; i++) {
         struct facts f;
         struct event ids = ids_of(&items[i]);
-        st = facts_init(&f, &ids, items[i].effect.id, worker, &items[i].request_id, &arena, err);
+        st = facts_init(l, &f, &ids, items[i].effect.id, worker, &items[i].request_id, &arena, err);
         if (st == ST_OK) st = add_expiry(&f, &items[i], ledger_now_us(l), &b, err);
         if (st == ST_OK) st = facts_append(l, &f, NULL, err);
     }
@@ -503,7 +577,8 @@ status outbox_release(struct ledger *l, const struct effect_info *claimed, str a
     struct event ids = ids_of(claimed);
     arena_init(&arena, 4096, SIZE_MAX);
     buf_init(&b, EVENT_BYTES_MAX);
-    status st = facts_init(&f, &ids, claimed->effect.id, actor, &claimed->request_id, &arena, err);
+    status st =
+        facts_init(l, &f, &ids, claimed->effect.id, actor, &claimed->request_id, &arena, err);
     if (st == ST_OK) {
         put_execution(&b, claimed);
         buf_printf(&b, ",\"retry_count\":%lld,\"next_retry_at\":null,\"released\":true",
@@ -531,7 +606,7 @@ status outbox_requeue(struct ledger *l, str tenant_id, uuid effect_id, str actor
                       "the effect is %s: only a dead letter can be put back",
                       outbox_status_name(info.effect.status));
     struct event ids = st == ST_OK ? ids_of(&info) : (struct event){0};
-    if (st == ST_OK) st = facts_init(&f, &ids, effect_id, actor, &info.request_id, &arena, err);
+    if (st == ST_OK) st = facts_init(l, &f, &ids, effect_id, actor, &info.request_id, &arena, err);
     if (st == ST_OK) {
         put_execution(&b, &info);
         buf_put_c(&b, ",\"retry_count\":0,\"next_retry_at\":null,\"requeued\":true");

@@ -46,6 +46,16 @@ MUST_CHECK status outbox_request(struct ledger *ledger, const struct effect_requ
                                  struct arena *arena, struct effect_info *out, bool *existing,
                                  struct error *err);
 
+/* Who is told of dead letters: each URL by a WEBHOOK_CALL, requested in the commit that makes the
+ * effect dead, with a key made of that cause. Borrowed; NULL: nobody. For the ledger's owner, at
+ * its start. */
+enum { OUTBOX_SINKS_MAX = 8 };
+struct outbox_sinks {
+    str urls[OUTBOX_SINKS_MAX];
+    size_t count;
+};
+void outbox_tell(struct ledger *ledger, const struct outbox_sinks *sinks);
+
 struct outbox_batch {
     struct effect_info *items;
     size_t count;

@@ -382,6 +382,7 @@ static status open_store(struct host *h, struct error *err) {
         return st;
     }
     h->renewed_us = clock_mono_ns() / 1000;
+    outbox_tell(ledger, h->options.effect_alerts);
     st = writer_open(ledger, h->options.metrics, &h->writer, err);
     return st == ST_OK ? ledger_open_reader(h->options.url, &h->reader, err) : st;
 }

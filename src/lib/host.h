@@ -33,6 +33,7 @@ struct host_options {
     /* How effects are delivered; its guard and secrets are the host's own. */
     struct deliverer_options deliver;
     const struct effect_retry *effect_retries; /* see effect_retry_of(); or NULL. Borrowed */
+    const struct outbox_sinks *effect_alerts;  /* told of dead letters; or NULL. Borrowed */
     int effect_batches;                        /* delivered at a time; 0: DISPATCH_BATCHES */
     int64_t effect_lease_ms;                   /* 0: see dispatcher_options */
     struct metrics *metrics;

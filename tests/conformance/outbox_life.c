@@ -303,3 +303,46 @@ TEST_DB(outbox_release_and_expire) {
     canon_clean(&c);
     canon_close(&c);
 }
+
+/* CE-4.4-14, CE-7.3-2: a dead letter is told to each sink, once, in its own commit; an alert that
+ * dies is told to nobody. */
+TEST_DB(outbox_dead_letters_are_told) {
+    struct outbox_sinks sinks = {
+        .urls = {STR("https://chat.example/x"), STR("https://pager.example/y")}, .count = 2};
+    struct canon c;
+    open_with_run(&c, url);
+    outbox_tell(c.ledger, &sinks);
+    struct effect_info e = outbox_ask(&c, "r1", "SOR_UPDATE", "{}");
+    (void)outbox_fail_once(&c, "SOR_REFUSED", "policy");
+    CHECK(canon_int(&c, "SELECT COUNT(*) FROM outbox_events") == 1, "it is not dead yet");
+    c.now_us += 20000000;
+    CHECK(!outbox_fail_once(&c, "SOR_REFUSED", "policy"));
+    str urls =
+        canon_lines(&c, "SELECT {sqlite:json_extract(payload,'$.url')}{postgres:payload->>'url'}"
+                        " FROM outbox_events WHERE event_type = 'WEBHOOK_CALL' ORDER BY position");
+    CHECK(canon_str_is(urls, "https://chat.example/x\nhttps://pager.example/y\n"), "%.*s",
+          STR_ARG(urls));
+    str body = canon_text(
+        &c, "SELECT {sqlite:json_extract(payload,'$.body')}{postgres:(payload->'body')::text}"
+            " FROM outbox_events WHERE event_type = 'WEBHOOK_CALL' ORDER BY position LIMIT 1");
+    yyjson_val *root = canon_json(&c, body);
+    CHECK(str_eq(canon_member(root, "effect_id"), canon_uuid_text(e.effect.id)));
+    CHECK(canon_str_is(canon_member(root, "effect_type"), "SOR_UPDATE") &&
+          canon_str_is(canon_member(root, "run_id"), "r1"));
+    CHECK(str_eq(canon_member(root, "correlation_id"), canon_uuid_text(e.correlation)));
+    CHECK(canon_str_is(canon_member(root, "error_code"), "SOR_REFUSED"));
+    for (int i = 0; i < 4; i++) { /* the alerts die, too */
+        struct outbox_batch batch = outbox_take(&c, 10);
+        struct error err = {0};
+        CHECK(batch.count == 2, "%zu", batch.count);
+        for (size_t k = 0; k < 2; k++)
+            CHECK(outbox_fail(c.ledger, &batch.items[k], STR("X"), STR("no"), STR_NONE, STR("w"),
+                              NULL, &err) == ST_OK,
+                  "%s", err.msg);
+        c.now_us += 20000000;
+    }
+    CHECK(canon_int(&c, "SELECT COUNT(*) FROM outbox_events") == 3 &&
+          canon_int(&c, "SELECT COUNT(*) FROM outbox_events WHERE status = 'DEAD_LETTER'") == 3);
+    canon_clean(&c);
+    canon_close(&c);
+}

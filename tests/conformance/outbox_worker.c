@@ -100,6 +100,15 @@ static struct effect_info *effects_of(struct place *p, const char *run, size_t *
     return items;
 }
 
+/* Until the run's newest effect is there. */
+static void wait_effect(struct place *p, const char *run, enum outbox_status wanted) {
+    size_t count = 0;
+    for (int i = 0; i < 3000 && effects_of(p, run, &count)->effect.status != wanted; i++)
+        bed_turn(&p->bed, 10);
+    enum outbox_status found = effects_of(p, run, &count)->effect.status;
+    CHECK(found == wanted, "%s: it is %s", run, outbox_status_name(found));
+}
+
 /* CE-4.2-3: the worker makes one call. The step that waits ends with what it brought back. */
 TEST_DB(outbox_step_waits_for_its_effect) {
     struct place p;
@@ -123,9 +132,9 @@ TEST_DB(outbox_step_that_does_not_wait) {
     wait_calls(&p, 1);
     CHECK(effects_of(&p, "r1", &count)->effect.status == OUTBOX_PROCESSING, "of a finished run");
     atomic_store(&p.hold, false);
-    for (int i = 0; i < 500 && effects_of(&p, "r1", &count)->effect.status != OUTBOX_COMPLETED; i++)
-        bed_turn(&p.bed, 10);
-    CHECK(count == 1 && effects_of(&p, "r1", &count)->effect.status == OUTBOX_COMPLETED);
+    wait_effect(&p, "r1", OUTBOX_COMPLETED);
+    (void)effects_of(&p, "r1", &count);
+    CHECK(count == 1);
     place_close(&p);
 }
 
@@ -268,7 +277,6 @@ TEST_DB(outbox_worker_ends_in_order) {
 TEST_DB(outbox_step_ends_before_its_effect) {
     struct place p;
     struct error err = {0};
-    size_t count = 0;
     place_open(&p, url);
     atomic_store(&p.hold, true);
     CHECK(bed_run(&p.bed, plan_of(&p, ",\"wait\":true,\"timeoutMs\":300"), "r1") == RUN_FAILED);
@@ -280,9 +288,36 @@ TEST_DB(outbox_step_ends_before_its_effect) {
     CHECK(bed_signal(&p.bed, "r2", "CANCEL", NULL, "s1", &err) == ST_OK, "%s", err.msg);
     CHECK(bed_wait(&p.bed, "r2") == RUN_CANCELLED);
     atomic_store(&p.hold, false);
-    for (int i = 0; i < 500 && effects_of(&p, "r2", &count)->effect.status != OUTBOX_COMPLETED; i++)
-        bed_turn(&p.bed, 10);
-    CHECK(effects_of(&p, "r1", &count)->effect.status == OUTBOX_COMPLETED);
-    CHECK(effects_of(&p, "r2", &count)->effect.status == OUTBOX_COMPLETED);
+    wait_effect(&p, "r1", OUTBOX_COMPLETED);
+    wait_effect(&p, "r2", OUTBOX_COMPLETED);
     place_close(&p);
+}
+
+/* CE-1-2, CE-10.1-1: of the sources, only the outbox worker calls the integrations, and nobody but
+ * it (and whoever configures it) sees their interface. */
+TEST(outbox_alone_calls_the_integrations) {
+    static const struct {
+        const char *pattern, *callers; /* in order, joined by blanks */
+    } doors[] = {
+        {"delivery_start(", "src/outbox/deliver.c src/outbox/deliver.h src/outbox/dispatch.c "},
+        {"#include \"outbox/impl.h\"", "src/outbox/deliver.c src/outbox/email.c src/outbox/http.c "
+                                       "src/outbox/sor.c src/outbox/webhook.c "},
+        {"#include \"net/mail.h\"", "src/net/mail.c src/outbox/impl.h "},
+    };
+    if (access("src/outbox/deliver.h", R_OK) != 0)
+        test_skip("src is not here: run the tests from the repository's folder");
+    for (size_t i = 0; i < COUNT_OF(doors); i++) {
+        char command[256];
+        char found[1024];
+        snprintf(command, sizeof(command),
+                 "grep -rlF --include='*.[ch]' --exclude='*_test.[ch]' '%s' src | LC_ALL=C sort"
+                 " | tr '\\n' ' '",
+                 doors[i].pattern);
+        FILE *pipe = popen(command, "r");
+        CHECK(pipe);
+        size_t n = fread(found, 1, sizeof(found) - 1, pipe);
+        found[n] = '\0';
+        CHECK(pclose(pipe) == 0);
+        CHECK(strcmp(found, doors[i].callers) == 0, "%s: %s", doors[i].pattern, found);
+    }
 }
