@@ -375,7 +375,7 @@ str canon_dump(struct canon *c, const char *const *tables, size_t count) {
 
 str canon_state_dump(struct canon *c) {
     static const char *const tables[] = {"state_run", "state_step", "state_alert", "state_provider",
-                                         "state_lot"};
+                                         "state_lot", "state_effect"};
     return canon_dump(c, tables, COUNT_OF(tables));
 }
 
