@@ -543,7 +543,8 @@ status outbox_claim(struct ledger *l, str worker, size_t limit, int64_t lease_ms
     }
     if (st != ST_OK) return st;
     out->more = count > 0 && count == limit;
-    return outbox_next_due(l, now, &out->next_us, err);
+    st = outbox_next_due(l, now, &out->next_us, err);
+    return out->count > 0 ? ST_OK : st; /* what was claimed must be told: nobody else gets it */
 }
 
 status outbox_expire(struct ledger *l, str worker, size_t limit, size_t *count, struct error *err) {
