@@ -74,12 +74,36 @@ static void answer_requested(struct waiter *w, const struct effect_info *info, b
     buf_release(&b);
 }
 
+/* With what it failed for, as the ledger has it: {"code":...,"message":...}. */
+static void answer_dead(struct waiter *w, const struct effect_info *info) {
+    struct json_limits limits = {EVENT_BYTES_MAX, JSON_DEPTH_MAX};
+    struct arena arena;
+    struct error ignored;
+    struct buf b;
+    yyjson_val *why = NULL;
+    str code = STR_NONE;
+    str message = STR_NONE;
+    arena_init(&arena, 1024, SIZE_MAX);
+    buf_init(&b, (size_t)16 * 1024);
+    if (info->error.ptr && json_parse(info->error, limits, &arena, &why, &ignored) == ST_OK) {
+        (void)json_str(json_member(why, "code"), &code);
+        (void)json_str(json_member(why, "message"), &message);
+    }
+    buf_put_c(&b, "the effect failed for the last time");
+    if (code.len > 0) buf_put_c(&b, ": ");
+    buf_put(&b, code);
+    if (message.len > 0) buf_put_c(&b, ": ");
+    buf_put(&b, message);
+    answer(w, false, STR_NONE, "EFFECT_DEAD_LETTERED", buf_str(&b));
+    buf_release(&b);
+    arena_release(&arena);
+}
+
 /* true: it has ended, and was answered. */
 static bool answer_settled(struct waiter *w, const struct effect_info *info) {
     struct buf b;
     if (info->effect.status == OUTBOX_DEAD_LETTER) {
-        answer(w, false, STR_NONE, "EFFECT_DEAD_LETTERED",
-               STR("the effect failed for the last time: see cairn effect show"));
+        answer_dead(w, info);
         return true;
     }
     if (info->effect.status != OUTBOX_COMPLETED) return false;

@@ -263,6 +263,22 @@ static void after_claim(struct dispatcher *d, struct task *t) {
     if (more || d->again) poll_now(d);
 }
 
+/* As the ledger has it, for those who wait. */
+static void note_outcome(const struct task *t, struct effect_info *i, struct arena *arena) {
+    struct buf b;
+    i->effect.status = t->ok ? OUTBOX_COMPLETED : t->dead ? OUTBOX_DEAD_LETTER : OUTBOX_FAILED;
+    i->result = t->ok ? t->result : STR_NONE;
+    if (t->ok) return;
+    buf_init(&b, (size_t)64 * 1024);
+    buf_put_c(&b, "{\"code\":");
+    buf_put_json_str(&b, t->code);
+    buf_put_c(&b, ",\"message\":");
+    buf_put_json_str(&b, t->message);
+    buf_put_char(&b, '}');
+    if (b.full || !arena_try_str(arena, buf_str(&b), &i->error)) i->error = STR_NONE;
+    buf_release(&b);
+}
+
 static void after_record(struct dispatcher *d, struct task *t) {
     struct batch *b = t->batch;
     struct effect_info *i = &b->claimed.items[b->at];
@@ -276,8 +292,7 @@ static void after_record(struct dispatcher *d, struct task *t) {
     } else {
         metric_add(t->ok ? d->m_completed : t->dead ? d->m_dead : d->m_failed, 1);
         log_outcome(t, i);
-        i->effect.status = t->ok ? OUTBOX_COMPLETED : t->dead ? OUTBOX_DEAD_LETTER : OUTBOX_FAILED;
-        i->result = t->ok ? t->result : STR_NONE;
+        note_outcome(t, i, &b->arena);
         if (d->o.settled && (t->ok || t->dead)) d->o.settled(d->o.context, i);
     }
     task_free(t);

@@ -157,6 +157,8 @@ TEST_DB(outbox_step_of_a_dead_effect) {
     CHECK(memmem(e->error.ptr, e->error.len, "Webhook failed: 503", 19), "%.*s", STR_ARG(e->error));
     str failure = bed_payload(&p.bed, "r1", EVENT_STEP_FAILED, 0);
     CHECK(memmem(failure.ptr, failure.len, "EFFECT_DEAD_LETTERED", 20), "%.*s", STR_ARG(failure));
+    CHECK(memmem(failure.ptr, failure.len, "HTTP_STATUS: Webhook failed: 503", 32), "%.*s",
+          STR_ARG(failure));
     CHECK(!bed_payload(&p.bed, "r1", EVENT_STEP_FAILED, 1).ptr, "no second attempt");
     place_close(&p);
 }
