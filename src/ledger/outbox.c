@@ -309,6 +309,10 @@ status outbox_request(struct ledger *l, const struct effect_request *given, stru
     if (st == ST_OK) st = tenant_number(l, r.run.tenant_id, &tenant_no, &seq, err);
     if (st == ST_OK) st = outbox_at(l, pos_of(tenant_no, result.seq), arena, out, err);
     if (st == ST_OK) *existing = result.duplicate;
+    if (st == ST_OK && result.duplicate && out->effect.status == OUTBOX_COMPLETED)
+        LOG(LOG_INFO, "an effect that was asked for is done already: skipped",
+            LOG_S("idempotency_key", out->key), LOG_S("effectType", out->effect.type),
+            LOG_S("runId", out->run_id));
     return st;
 }
 

@@ -1,9 +1,11 @@
 /* The outbox worker in a real host, against an HTTP server that counts: effect steps, retries,
  * crashes. */
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "base/time.h"
 #include "engine_helper.h"
 #include "ledger/outbox.h"
@@ -215,6 +217,20 @@ static status ask_quietly(struct ledger *ledger, void *context, struct error *er
     return st;
 }
 
+/* How often `needle` stands in the file. */
+static int count_in(const char *path, const char *needle) {
+    static char text[64 * 1024];
+    FILE *f = fopen(path, "r");
+    CHECK(f);
+    size_t n = fread(text, 1, sizeof(text) - 1, f);
+    fclose(f);
+    text[n] = '\0';
+    int count = 0;
+    for (const char *at = text; (at = strstr(at, needle)) != NULL; at++)
+        count++;
+    return count;
+}
+
 static void ask_for(struct place *p, int first, int count) {
     struct asking asking = {p, first, count};
     struct writer_call call = {.task = ask_quietly, .task_context = &asking};
@@ -242,6 +258,59 @@ TEST_DB(outbox_polls_and_keeps_the_order) {
         snprintf(want, sizeof(want), "key-%02d", i);
         CHECK(strcmp(p.keys[i + 1], want) == 0, "%s came in place of %s", p.keys[i + 1], want);
     }
+    place_close(&p);
+}
+
+struct again {
+    struct arena arena;
+    struct effect_info info;
+    bool existing;
+    int port;
+};
+
+static status ask_again(struct ledger *ledger, void *context, struct error *err) {
+    struct again *a = context;
+    char payload[128];
+    int n = snprintf(payload, sizeof(payload),
+                     "{\"url\":\"http://127.0.0.1:%d/\",\"idempotency_key\":\"key-00\"}", a->port);
+    struct effect_request request = {.run_id = STR("r1"),
+                                     .type = STR("API_CALL"),
+                                     .payload = str_n(payload, (size_t)n),
+                                     .max_retries = -1,
+                                     .base_ms = -1};
+    return outbox_request(ledger, &request, &a->arena, &a->info, &a->existing, err);
+}
+
+/* CE-5.2-2, CE-5.2-3, CE-5.2-4: what was done is recorded with its result under its key. The same
+ * payload again calls nobody, gets that result, and one line of the log says that it was skipped.
+ */
+TEST_DB(outbox_remembers_what_was_done) {
+    struct place p;
+    struct again again = {0};
+    struct error err = {0};
+    size_t count = 0;
+    place_open(&p, url);
+    CHECK(bed_run(&p.bed, plan_of(&p, ",\"wait\":true"), "r1") == RUN_COMPLETED);
+    ask_for(&p, 0, 1);
+    wait_effect(&p, "r1", OUTBOX_COMPLETED);
+    str first = effects_of(&p, "r1", &count)->result;
+    CHECK(str_eq(first, STR("{\"ok\":true}")) && calls(&p) == 2, "%.*s", STR_ARG(first));
+    char path[256];
+    snprintf(path, sizeof(path), "%s/log", test_dir());
+    int fd = open(path, O_CREAT | O_TRUNC | O_WRONLY, 0600);
+    CHECK(fd >= 0);
+    log_setup(fd, true, LOG_INFO);
+    arena_init(&again.arena, 4096, SIZE_MAX);
+    again.port = fake_server_port(p.server);
+    struct writer_call call = {.task = ask_again, .task_context = &again};
+    status st = writer_append(host_writer(p.bed.host), &call, 30000, &err);
+    bed_turn(&p.bed, 1500);
+    log_setup(STDERR_FILENO, false, LOG_INFO);
+    close(fd);
+    CHECK(st == ST_OK && again.existing, "%s", err.msg);
+    CHECK(str_eq(again.info.result, first) && calls(&p) == 2, "%d calls", calls(&p));
+    CHECK(count_in(path, "\"idempotency_key\":\"key-00\"") == 1);
+    arena_release(&again.arena);
     place_close(&p);
 }
 
