@@ -329,9 +329,11 @@ static const struct {
     {"the timeout of an effect is not the engine's",
      PLAN("", EFFECT("f", ",\"wait\":true,\"timeoutMs\":100")), "+100000 f-TIMEOUT",
      "RunStarted f:StepStarted#1 f:StepFailed#1 RunFailed"},
-    {"effects are retried", PLAN("", EFFECT("f", RETRY(2))), "f-EFFECT_DEAD_LETTERED +99 +1 f+",
+    {"effects are retried", PLAN("", EFFECT("f", RETRY(2))), "f-TIMEOUT +99 +1 f+",
      "RunStarted f:StepStarted#1 f:StepFailed#1 f:StepRetried#2 f:StepStarted#2 f:StepCompleted#2 "
      "RunCompleted"},
+    {"dead effects are not", PLAN("", EFFECT("f", RETRY(2))), "f-EFFECT_DEAD_LETTERED +1000",
+     "RunStarted f:StepStarted#1 f:StepFailed#1 RunFailed"},
     {"a failing run waits for its effects", PLAN("", EXEC("a", "") "," EFFECT("f", "")), "a-E +10 f+",
      "RunStarted a:StepStarted#1 f:StepStarted#1 a:StepFailed#1 f:StepCompleted#1 RunFailed"},
     {"a paused run lets its effects end", PLAN("", EFFECT("f", "") "," EXEC("b", AFTER("f"))),

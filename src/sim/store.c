@@ -191,10 +191,12 @@ static void check_riders(struct world *w, const struct sim_node *node, const str
                         run->run_id, asked, riders);
 }
 
-/* As if another process had written to the run since the node read it. */
-static bool has_moved(struct world *w, const struct sim_node *node, const struct sim_run *run) {
-    if (!node || !run->exists || w->calm || w->closing) return false;
-    return sim_rng_chance(&w->rng, w->rates.commit_fails / 2);
+/* Another process has written to the run since the node read it; now and then, as if it had. */
+static bool has_moved(struct world *w, const struct sim_node *node, const struct sim_run *run,
+                      const struct run_claim *c) {
+    if (!node || !run->exists) return false;
+    if (c->known_seq > 0 && run->records[run->count - 1].rec.seq > c->known_seq) return true;
+    return !w->calm && !w->closing && sim_rng_chance(&w->rng, w->rates.commit_fails / 2);
 }
 
 status sim_store_append(struct world *w, struct sim_node *node, struct append_request *req,
@@ -211,7 +213,7 @@ status sim_store_append(struct world *w, struct sim_node *node, struct append_re
         sim_world_trace(w, "%s %s: fenced", node ? node->name : "outside", run->run_id);
         return ST_OK;
     }
-    if (has_moved(w, node, run)) {
+    if (has_moved(w, node, run, c)) {
         error_at(&why, ST_CONFLICT, "RUN_MOVED", "", "another process wrote to the run");
         refuse_all(req, &why);
         sim_world_fault(w, "%s: %s has moved", node->name, run->run_id);
