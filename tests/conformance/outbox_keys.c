@@ -440,3 +440,73 @@ TEST_DB(outbox_id_of_another_run) {
     canon_clean(&c);
     canon_close(&c);
 }
+
+/* ---- beside a commit ---- */
+
+struct beside {
+    struct append_item items[2];
+    struct append_result results[2];
+    struct append_request request, *pointer;
+};
+
+static void beside_make(struct beside *b, struct canon *c, struct append_item first,
+                        const struct append_item *second) {
+    b->items[0] = first;
+    if (second) b->items[1] = *second;
+    b->request = (struct append_request){
+        .items = b->items, .count = second ? 2 : 1, .results = b->results, .arena = &c->arena};
+    b->pointer = &b->request;
+}
+
+/* What a group made beside a commit says of an effect holds when that commit has ended: it goes on
+ * with it, is taken back without a trace, and waits if it asks for the key that is on its way. */
+TEST(outbox_groups_beside_a_commit) {
+    struct canon c;
+    struct error err = {0};
+    canon_open(&c, test_postgres());
+    c.options.always_beside = true;
+    canon_reopen(&c);
+    canon_put(&c, canon_event("RunStarted", "r1", NULL, 1));
+    /* Its types are known: only what is about effects keeps a group waiting. */
+    str old = canon_uuid_text(uuid_v4());
+    canon_put(&c, canon_fact(EVENT_EFFECT_REQUESTED, "r1", old, 1, "{}"));
+    canon_put(&c, canon_fact(EVENT_EFFECT_EXECUTING, "r1", old, 1, "{}"));
+    for (int kind = 0; kind < 3; kind++) {
+        static struct beside first;
+        static struct beside next;
+        str id = canon_uuid_text(uuid_v4());
+        struct append_item request = canon_fact(EVENT_EFFECT_REQUESTED, "r1", id, 1, "{}");
+        struct append_item claim = canon_fact(EVENT_EFFECT_EXECUTING, "r1", id, 1, "{}");
+        struct append_item odd = canon_event("RunNoted", "r1", NULL, kind + 1);
+        odd.event.plan_version = str_c(canon_fmt("new%d", kind)); /* not known yet */
+        canon_rekey(&odd);
+        str twin = canon_uuid_text(uuid_v4()); /* another effect, with the key of the first */
+        struct append_item again =
+            canon_fact(EVENT_EFFECT_REQUESTED, "r1", twin, 1,
+                       canon_fmt("{\"effect_type\":\"API_CALL\",\"idempotency_key\":\"%.*s\","
+                                 "\"max_retries\":5,\"base_delay_ms\":1,\"payload\":{}}",
+                                 STR_ARG(id)));
+        beside_make(&first, &c, request, NULL);
+        beside_make(&next, &c, claim, kind == 1 ? &odd : kind == 2 ? &again : NULL);
+        CHECK(ledger_stage(c.ledger, &first.pointer, 1, &err) == ST_OK, "%s", err.msg);
+        CHECK(ledger_finish(c.ledger, &err) == ST_OK, "%s", err.msg);
+        status st = ledger_stage(c.ledger, &next.pointer, 1, &err);
+        CHECK(st == (kind == 0 ? ST_OK : ST_CONFLICT), "kind %d: status %d, %s", kind, (int)st,
+              err.msg);
+        CHECK(ledger_settle(c.ledger, &err) == ST_OK && first.results[0].code == ST_OK, "%s",
+              err.msg);
+        if (kind == 0)
+            CHECK(ledger_finish(c.ledger, &err) == ST_OK && ledger_settle(c.ledger, &err) == ST_OK);
+        else
+            CHECK(ledger_append(c.ledger, &next.pointer, 1, &err) == ST_OK, "%s", err.msg);
+        CHECK(next.results[0].code == ST_OK && !next.results[0].duplicate);
+        CHECK(kind != 2 || (next.results[1].code == ST_OK && next.results[1].duplicate));
+        str row = canon_text(&c, canon_fmt("SELECT status || ' ' || executions FROM outbox_events"
+                                           " WHERE aggregate_id = '%.*s'",
+                                           STR_ARG(id)));
+        CHECK(canon_str_is(row, "PROCESSING 1"), "kind %d: %.*s", kind, STR_ARG(row));
+        canon_clean(&c);
+    }
+    CHECK(canon_int(&c, "SELECT COUNT(*) FROM outbox_events") == 4);
+    canon_close(&c);
+}
