@@ -128,6 +128,12 @@ status ledger_stats(struct ledger *l, struct ledger_stats *out, struct error *er
         {"SELECT COUNT(*) FROM state_alert", &s.alerts},
         {"SELECT COUNT(*) FROM ledger_rejection", &s.rejections},
         {"SELECT COUNT(*) FROM ledger_checkpoint", &s.checkpoints},
+        {"SELECT COUNT(*) FROM state_effect WHERE status <> 'COMPLETED' AND status <> "
+         "'DEAD_LETTER'",
+         &s.effects_waiting},
+        {"SELECT COUNT(*) FROM state_effect WHERE status <> 'COMPLETED' AND status = "
+         "'DEAD_LETTER'",
+         &s.effects_dead},
         {"SELECT {sqlite:page_count * page_size FROM pragma_page_count(), pragma_page_size()}"
          "{postgres:pg_database_size(current_database())}",
          &s.bytes}};

@@ -255,6 +255,7 @@ void alert_json(const struct alert *alert, struct buf *out);
 
 struct ledger_stats {
     int64_t tenants, runs, open_runs, events, alerts, rejections, checkpoints, bytes;
+    int64_t effects_waiting, effects_dead; /* of those that were not delivered */
 };
 MUST_CHECK status ledger_stats(struct ledger *ledger, struct ledger_stats *out, struct error *err);
 

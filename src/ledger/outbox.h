@@ -88,16 +88,34 @@ MUST_CHECK status outbox_expire(struct ledger *ledger, str worker, size_t limit,
 MUST_CHECK status outbox_requeue(struct ledger *ledger, str tenant_id, uuid effect_id, str actor,
                                  str reason, const struct append_rider *riders, struct error *err);
 
-/* ---- reading ---- */
-
-/* tenant_id STR_NONE: any. ST_NOT_FOUND with EFFECT_NOT_FOUND. */
-MUST_CHECK status outbox_find(struct ledger *ledger, str tenant_id, uuid effect_id,
-                              struct arena *arena, struct effect_info *out, struct error *err);
 struct outbox_filter {
     str tenant_id, run_id, type; /* STR_NONE: any */
     unsigned statuses;           /* bits 1 << enum outbox_status; 0: any */
     int64_t before;              /* newest first; 0: from the newest */
 };
+struct requeue_lot {
+    struct outbox_filter filter; /* `statuses` is set here; `before` goes on to the next lot */
+    str actor, reason;
+    size_t limit; /* of this lot: each effect is a commit of its own */
+    /* What is committed with each one; or NULL. Called before it, the info is borrowed. */
+    const struct append_rider *(*riders)(void *context, const struct effect_info *info);
+    void *context;
+    size_t done; /* how many were put back, also when it failed then */
+    bool more;   /* there are others that match: call again */
+};
+/* Puts back the dead letters that match, newest first. Those that somebody else has put back
+ * meanwhile do not count. */
+MUST_CHECK status outbox_requeue_lot(struct ledger *ledger, struct requeue_lot *lot,
+                                     struct error *err);
+
+/* ---- reading ---- */
+
+/* tenant_id STR_NONE: any. ST_NOT_FOUND with EFFECT_NOT_FOUND. */
+MUST_CHECK status outbox_find(struct ledger *ledger, str tenant_id, uuid effect_id,
+                              struct arena *arena, struct effect_info *out, struct error *err);
+/* By the key that its caller gave it, in one tenant. ST_NOT_FOUND with EFFECT_NOT_FOUND. */
+MUST_CHECK status outbox_find_key(struct ledger *ledger, str tenant_id, str key,
+                                  struct arena *arena, struct effect_info *out, struct error *err);
 /* At most `limit` (and PAGE_EVENTS_MAX). *next is the `before` to go on with; 0: there is no more.
  */
 MUST_CHECK status outbox_list(struct ledger *ledger, const struct outbox_filter *filter,

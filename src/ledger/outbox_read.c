@@ -151,6 +151,23 @@ status outbox_find(struct ledger *l, str tenant_id, uuid effect_id, struct arena
     return st == ST_OK && tenant_id.ptr && !str_eq(out->tenant_id, tenant_id) ? not_found(err) : st;
 }
 
+status outbox_find_key(struct ledger *l, str tenant_id, str key, struct arena *arena,
+                       struct effect_info *out, struct error *err) {
+    char mem[STORED_KEY_MAX];
+    struct buf stored;
+    struct db_stmt *q = NULL;
+    int64_t tenant_no = 0;
+    int64_t seq = 0;
+    status st = tenant_number(l, tenant_id, &tenant_no, &seq, err);
+    buf_init_fixed(&stored, mem, sizeof(mem));
+    if (st == ST_OK) effect_stored_key(tenant_no, key, &stored);
+    if (st == ST_NOT_FOUND || stored.full) return not_found(err); /* no key is so long */
+    if (st == ST_OK) st = db_prepare(l->db, EFFECT_SELECT " WHERE f.idempotency_key = $1", &q, err);
+    if (st != ST_OK) return st;
+    db_bind_text(q, 1, buf_str(&stored));
+    return read_one(q, arena, out, err);
+}
+
 /* ---- several ---- */
 
 /* Reads up to `limit` rows into the arena. */
