@@ -28,6 +28,8 @@ static void put_stats(struct buf *out, const struct ledger_stats *s) {
     put_int(out, "alerts", s->alerts);
     put_int(out, "rejections", s->rejections);
     put_int(out, "checkpoints", s->checkpoints);
+    put_int(out, "effectsWaiting", s->effects_waiting);
+    put_int(out, "effectsDead", s->effects_dead);
     put_int(out, "bytes", s->bytes);
 }
 

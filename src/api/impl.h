@@ -42,7 +42,7 @@ struct route_table {
 };
 /* One table a file. */
 extern const struct route_table meta_routes, run_routes, step_routes, signal_routes, event_routes,
-    task_routes, plan_routes, key_routes, admin_routes;
+    task_routes, plan_routes, effect_routes, key_routes, admin_routes;
 
 enum { PATH_ARGS_MAX = 2, CALL_HEADERS_MAX = 12, STATUS_CLASSES = 6, WAIT_MAX_S = 60 };
 

@@ -1,9 +1,9 @@
 /* api/routes.c: from method and path to the route. */
 #include "api/impl.h"
 
-static const struct route_table *const tables[] = {&event_routes,  &run_routes,   &step_routes,
-                                                   &signal_routes, &task_routes,  &plan_routes,
-                                                   &key_routes,    &admin_routes, &meta_routes};
+static const struct route_table *const tables[] = {
+    &event_routes, &run_routes,    &step_routes, &signal_routes, &task_routes,
+    &plan_routes,  &effect_routes, &key_routes,  &admin_routes,  &meta_routes};
 
 size_t route_count(void) {
     size_t n = 0;

@@ -8,7 +8,7 @@
 import { finish } from './harness.mjs'
 
 const suites = {
-  main: ['./api_runs.mjs', './api_signals.mjs', './api_append.mjs', './api_read.mjs', './api_tasks.mjs', './api_access.mjs', './api_repeat.mjs', './api_streams.mjs'],
+  main: ['./api_runs.mjs', './api_signals.mjs', './api_append.mjs', './api_read.mjs', './api_tasks.mjs', './api_effects.mjs', './api_access.mjs', './api_repeat.mjs', './api_streams.mjs'],
   open: ['./api_open.mjs'],
   rate: ['./api_rate.mjs'],
   drain: ['./api_drain.mjs'],

@@ -96,6 +96,7 @@ function learn(world, req, answer) {
     if (key && answer.headers.etag) key.etag = answer.headers.etag
   }
   if (answer.headers.etag && ['getRun', 'getPlan'].includes(id)) world.seen.set(id, { args: req.args, etag: answer.headers.etag })
+  if (id === 'requestEffect') world.keep(world.effects, value.effectId)
   if (id === 'pollTasks') value.items.forEach((t) => world.keep(world.tasks, t.task))
   if (id === 'getRun') world.keep(world.traces, value.correlationId)
   if (id === 'listEvents') value.items.forEach((e) => world.keep(world.events, e.eventId))

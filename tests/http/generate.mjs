@@ -65,6 +65,7 @@ export class World {
     this.traces = []
     this.tasks = []
     this.links = []
+    this.effects = []
     this.pages = new Map() // operation -> { query, cursor }
     this.seen = new Map() // operation -> { args, etag }
     this.count = 0
@@ -187,6 +188,7 @@ export class World {
       case 'correlationId': return this.known(this.traces, () => r.uuid())
       case 'sha256': return this.known(this.plans.map((p) => p.sha256), () => r.hex(64))
       case 'keyId': return this.known(this.keys.map((k) => k.keyId), () => r.hex(16))
+      case 'effectId': return this.known(this.effects, () => r.uuid())
       case 'task': return this.known(this.tasks, () => r.hex(40))
       case 'queue': case 'poll': return r.chance(0.8) ? this.queue : r.word()
       case 'stepId': return r.pick(['hold', 'work', 'ask', r.word()])
@@ -306,6 +308,9 @@ const special = {
   heartbeatTask(req) { req.loose = true }, // a token that was made up may be malformed
   completeTask(req) { req.loose = true },
   failTask(req) { req.loose = true },
+  requeueEffects(req, world) {
+    if (req.value) req.value.tenantId = world.tenant
+  },
   createKey(req, world) {
     req.value.tenantId = world.tenant
   },

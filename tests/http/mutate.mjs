@@ -97,7 +97,7 @@ function pathWays(req) {
   if (names.length === 0) return []
   return [(r) => {
     const name = r.pick(names)
-    const raw = { eventId: ['x', 'ffff', '00000000-0000-0000-0000-00000000000g'], correlationId: ['x', '0'.repeat(32)], sha256: ['x', 'A'.repeat(64), '0'.repeat(63)], keyId: ['x', 'ABCDEFGHIJKLMNOP', 'a'.repeat(17)], runId: ['no such run', '%', 'r'.repeat(256), 'a|b'] }[name]
+    const raw = { eventId: ['x', 'ffff', '00000000-0000-0000-0000-00000000000g'], effectId: ['x', 'requeue', '0'.repeat(32)], correlationId: ['x', '0'.repeat(32)], sha256: ['x', 'A'.repeat(64), '0'.repeat(63)], keyId: ['x', 'ABCDEFGHIJKLMNOP', 'a'.repeat(17)], runId: ['no such run', '%', 'r'.repeat(256), 'a|b'] }[name]
     req.args = { ...req.args, [name]: r.pick(raw) }
     if (req.value?.runId || req.lines) return null // then the body does not fit either: two rules
     return `path ${name}`

@@ -107,8 +107,8 @@ class Api {
     return `${e.instancePath || '/'} ${e.message}${extra === '' ? '' : ` (${extra})`}`
   }
 
-  // { item, template } of a path; a fixed segment beats a parameter.
-  route(path) {
+  // { item, template } of a path; a fixed segment beats a parameter. With a method (in lower case), one that takes it comes first.
+  route(path, method) {
     const parts = path.split('?')[0].split('/')
     let best = null
     for (const template of Object.keys(this.doc.paths)) {
@@ -116,7 +116,9 @@ class Api {
       if (want.length !== parts.length) continue
       const fits = want.every((w, i) => (w.startsWith('{') ? parts[i] !== '' : w === parts[i]))
       const fixed = want.filter((w) => !w.startsWith('{')).length
-      if (fits && (!best || fixed > best.fixed)) best = { template, fixed, item: this.doc.paths[template] }
+      const item = this.doc.paths[template]
+      const takes = method in item || (method === 'head' && 'get' in item)
+      if (fits && (!best || takes > best.takes || (takes === best.takes && fixed > best.fixed))) best = { template, fixed, takes, item }
     }
     return best
   }
@@ -124,8 +126,9 @@ class Api {
   // The violations of the document by one answer. `headers` has lower-case names; `body` is a Buffer.
   // cut: the reader left before the end of a stream, so its last line may be half of one.
   check(method, path, status, headers, body, { cut = false } = {}) {
-    const route = this.route(path)
     const verb = method.toLowerCase()
+    // GET /v1/effects/requeue is refused as an effect of that name would be: there is none.
+    const route = this.route(path, status >= 400 ? verb : undefined)
     const op = route?.item[verb] ?? (verb === 'head' ? route?.item.get : undefined)
     const known = op === undefined ? null : pointer('paths', route.template, route.item[verb] ? verb : 'get', 'responses', status)
     const found = this.#response(op, known, status, body)

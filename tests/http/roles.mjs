@@ -73,6 +73,7 @@ async function makeTenant(root, name) {
   t.planRef = await must(operator, 201, 'POST', '/v1/plans', t.plan)
   t.held = `${name}-held`
   await must(operator, 201, 'POST', '/v1/runs', { planRef: t.planRef, context: { runId: t.held } })
+  t.effectId = (await must(producer, 201, 'POST', `/v1/runs/${t.appended}/effects`, { effectType: 'X', payload: {} })).effectId
   t.task = (await must(t.clients.worker, 200, 'POST', '/v1/tasks/poll', { queue: 'roles', worker: 'w', leaseMs: 600000, waitMs: 5000 })).items[0].task
   const spare = await must(admin, 201, 'POST', '/v1/keys', { name: 'spare', roles: ['viewer'] })
   t.spare = spare.keyId
@@ -88,7 +89,7 @@ function requestFor(op, me, of) {
   const fresh = `${of.name}-${++of.n}-${tag}`
   const q = (more = {}) => '?' + new URLSearchParams({ tenantId: of.name, ...more })
   const to = (target, value, headers, foreign = 404) => ({ target, value, headers, foreign })
-  const path = op.path.replace('{runId}', run).replace('{eventId}', of.eventId).replace('{correlationId}', of.correlationId).replace('{sha256}', of.planRef.sha256).replace('{keyId}', of.spare)
+  const path = op.path.replace('{runId}', run).replace('{eventId}', of.eventId).replace('{correlationId}', of.correlationId).replace('{sha256}', of.planRef.sha256).replace('{keyId}', of.spare).replace('{effectId}', of.effectId)
   const ndjson = [['Content-Type', 'application/x-ndjson']]
   const open = to(path, undefined, undefined, null)
   const line = (e) => JSON.stringify(e) + '\n'
@@ -99,6 +100,7 @@ function requestFor(op, me, of) {
     startRun: to(path, { planRef: of.planRef, context: { tenantId: of.name, runId: fresh } }),
     appendRunEvents: to(`/v1/runs/${fresh}/events`, event(of.name, fresh, 'RunStarted')),
     appendEvents: to(path + (me === of ? '' : '?atomic=true'), line(event(of.name, fresh, 'RunStarted')), ndjson),
+    requestEffect: to(path, { effectType: 'X', payload: { n: fresh } }), listEffects: to(path + q()), requeueEffects: to(path, { tenantId: of.name }),
     signalRun: to(path, { signal: 'go' }), retryStep: to(path, { stepId: 'hold' }),
     pollTasks: to(path, { queue: 'q', worker: 'w', tenantId: of.name }),
     heartbeatTask: to(path, { task: of.task }), completeTask: to(path, { task: of.task }), failTask: to(path, { task: of.task, code: 'NO' }),
@@ -112,13 +114,15 @@ function requestFor(op, me, of) {
   return known[op.id] ?? to(path)
 }
 
-// What a caller can change, as far as the other tenant would see it. Refused requests may be audited, so the trail is not in it.
+// What a caller can change, as far as the other tenant would see it. Refused requests may be audited, so the trail is not in it; and
+// what the outbox makes of an effect meanwhile is no caller's doing.
 async function fingerprint(t) {
   const { viewer, admin } = t.clients
   const parts = []
-  for (const [client, target] of [[viewer, '/v1/events?limit=1000'], [viewer, '/v1/runs?limit=1000'], [admin, '/v1/keys?limit=1000']]) {
+  for (const [client, target] of [[viewer, '/v1/events?limit=1000'], [viewer, '/v1/runs?limit=1000'], [viewer, '/v1/effects?limit=1000'], [admin, '/v1/keys?limit=1000']]) {
     const page = await must(client, 200, 'GET', target)
-    parts.push(page.items.map((item) => ({ ...item, lastUsedAt: null })))
+    const items = page.items.filter((item) => !/^Effect(?!Requested)/.test(item.eventType))
+    parts.push(items.map((item) => (item.effectId ? item.effectId : { ...item, lastUsedAt: null })))
   }
   return createHash('sha256').update(JSON.stringify(parts)).digest('hex')
 }
@@ -133,7 +137,7 @@ async function ownTenant(op, me) {
     if (allowed) expect(answer.status < 500 && ![401, 403].includes(answer.status), `${role} may ${op.id}`, answer)
     else expect(isForbidden(answer), `${role} may not ${op.id}`, answer)
     // 400, 409 and 412 come after the door: the caller was let in. 404 of one's own things would mean that nothing was tried.
-    if (allowed && ['Runs', 'Plans', 'Keys'].includes(op.op.tags[0])) expect(answer.status !== 404, `${role}: ${op.id} finds its own`, answer)
+    if (allowed && ['Runs', 'Plans', 'Keys', 'Effects'].includes(op.op.tags[0])) expect(answer.status !== 404, `${role}: ${op.id} finds its own`, answer)
   }
 }
 

@@ -1,0 +1,403 @@
+/* api/effects.c: effects: asked for, looked at, put back when they are dead.
+ *
+ * Who delivers them is no business of the API: a request and a requeue are facts of the run, made
+ * on the ledger thread, and the outbox finds them there. */
+#include "api/impl.h"
+#include "ledger/outbox.h"
+
+enum { LIST_DEFAULT = 50, LIST_MAX = 1000, LIST_LOT = 32 };
+enum { REQUEUE_DEFAULT = 100, REQUEUE_MAX = 1000, REQUEUE_LOT = 8 };
+#define LIST_BYTES_MAX ((size_t)4 * 1024 * 1024)  /* a page with so much ends */
+#define LOT_ARENA_MAX ((size_t)256 * 1024 * 1024) /* the largest effects that there can be */
+
+struct effect_call {
+    str type, payload, step, reason, tenant, run, status, cursor;
+    int64_t max_retries, base_ms, limit;
+    uuid id;
+    bool existing;
+    struct run_info run_info;
+    struct effect_info info;
+    struct outbox_filter filter;
+    struct requeue_lot lot;
+    int64_t requeued;
+    struct {
+        str tenant_id, run_id;
+    } runs[REQUEUE_LOT]; /* of the lot, for those who follow them */
+    size_t run_count;
+};
+#define AT(member) FIELD(struct effect_call, member)
+#define TYPE                                                                                       \
+    { "effectType", FIELD_TEXT, AT(type), false, 1, EFFECT_TYPE_MAX }
+#define REASON                                                                                     \
+    { "reason", FIELD_TEXT, AT(reason), false, 0, AUDIT_REASON_MAX }
+#define STATUS                                                                                     \
+    { "status", FIELD_LIST, AT(status), false, 1, 0 }
+#define PAGE                                                                                       \
+    {"limit", FIELD_INT, AT(limit), false, 1, LIST_MAX}, {                                         \
+        "cursor", FIELD_TEXT, AT(cursor), false, 1, 0                                              \
+    }
+static const struct field request_fields[] = {
+    {"effectType", FIELD_TEXT, AT(type), true, 1, 0},
+    {"payload", FIELD_JSON, AT(payload), true, 0, 0},
+    {"stepId", FIELD_TEXT, AT(step), false, 1, 0},
+    {"maxRetries", FIELD_INT, AT(max_retries), false, 0, EFFECT_RETRIES_MAX},
+    {"baseDelayMs", FIELD_INT, AT(base_ms), false, 0, EFFECT_DELAY_MAX_MS},
+};
+static const struct field list_fields[] = {
+    STATUS,
+    TYPE,
+    {"runId", FIELD_TEXT, AT(run), false, 1, 0},
+    {"tenantId", FIELD_TEXT, AT(tenant), false, 1, 0},
+    PAGE,
+};
+static const struct field run_list_fields[] = {STATUS, TYPE, PAGE};
+static const struct field requeue_fields[] = {REASON};
+static const struct field requeue_all_fields[] = {
+    TYPE,
+    {"runId", FIELD_TEXT, AT(run), false, 1, 0},
+    {"tenantId", FIELD_TEXT, AT(tenant), false, 1, 0},
+    {"limit", FIELD_INT, AT(limit), false, 1, REQUEUE_MAX},
+    REASON,
+};
+
+static struct effect_call *effect_new(struct call *c) {
+    struct effect_call *e = ARENA_NEW(&c->arena, struct effect_call);
+    e->max_retries = e->base_ms = -1;
+    e->limit = LIST_DEFAULT;
+    c->own = e;
+    return e;
+}
+
+static status check_step(str step_id, struct error *err) {
+    if (!str_has(step_id, '|')) return ST_OK;
+    return error_at(err, ST_INVALID, "DELIMITER_IN_FIELD", "/stepId", "must not contain '|'");
+}
+
+/* ---- one ---- */
+
+/* The call is about the run of this effect. */
+static void about(struct call *c, const struct effect_info *info) {
+    c->run_id = info->run_id;
+    c->tenant_id = info->tenant_id;
+    c->project_id = info->project_id;
+    c->environment_id = info->environment_id;
+    c->engine_attempt = info->engine_attempt;
+    c->logical_attempt = 1;
+}
+
+static str id_text(struct call *c, uuid id) {
+    char text[UUID_TEXT_LEN];
+    uuid_format(id, text);
+    return arena_str(&c->arena, str_n(text, sizeof(text)));
+}
+
+static status find_effect(struct call *c, struct ledger *reader, uuid id, struct effect_info *out,
+                          struct error *err) {
+    status st = outbox_find(reader, STR_NONE, id, &c->arena, out, err);
+    if (st == ST_OK && !principal_sees(c->who, out->tenant_id))
+        st = error_at(err, ST_NOT_FOUND, "EFFECT_NOT_FOUND", "", "there is no such effect");
+    if (st == ST_OK) about(c, out);
+    return st;
+}
+
+static bool read_id(struct call *c, struct effect_call *e) {
+    if (uuid_parse(c->args[0], &e->id)) return true;
+    call_refuse(c, ST_NOT_FOUND, "EFFECT_NOT_FOUND", "", "there is no such effect");
+    return false;
+}
+
+static status load_effect(struct call *c, struct ledger *reader, struct error *err) {
+    struct effect_call *e = c->own;
+    status st = find_effect(c, reader, e->id, &e->info, err);
+    if (st == ST_OK) effect_json(&e->info, &c->out);
+    return st;
+}
+
+static void get_effect(struct call *c) {
+    struct error err = {0};
+    struct effect_call *e = effect_new(c);
+    if (query_none(c, &err) != ST_OK)
+        call_fail(c, &err);
+    else if (read_id(c, e))
+        call_read(c, load_effect, NULL);
+}
+
+/* ---- lists ---- */
+
+/* status=FAILED,DEAD_LETTER */
+static status read_statuses(str text, unsigned *out, struct error *err) {
+    while (text.ptr) {
+        str one;
+        if (!str_split(text, ',', &one, &text)) text = STR_NONE;
+        enum outbox_status found = outbox_status_named(one);
+        if (found == OUTBOX_NONE)
+            return error_at(err, ST_INVALID, "PARAMETER_INVALID", "?status",
+                            "expected PENDING, PROCESSING, COMPLETED, FAILED or DEAD_LETTER, or "
+                            "several with commas");
+        *out |= 1U << found;
+    }
+    return ST_OK;
+}
+
+static status list_effects(struct call *c, struct ledger *reader, struct error *err) {
+    struct effect_call *e = c->own;
+    struct arena arena;
+    int64_t left = e->limit;
+    int64_t next = 0;
+    status st = ST_OK;
+    if (c->args[0].ptr) {
+        st = call_find_run(c, reader, c->args[0], &e->run_info, err);
+        e->filter.run_id = c->args[0];
+        e->filter.tenant_id = c->tenant_id;
+    }
+    if (st != ST_OK) return st;
+    arena_init(&arena, (size_t)16 * 1024, LOT_ARENA_MAX);
+    buf_put_c(&c->out, "{\"items\":[");
+    do {
+        struct effect_info *items = NULL;
+        size_t count = 0;
+        arena_reset(&arena);
+        st = outbox_list(reader, &e->filter, left < LIST_LOT ? (size_t)left : LIST_LOT, &arena,
+                         &items, &count, &next, err);
+        for (size_t i = 0; i < count && st == ST_OK; i++) {
+            put_comma(&c->out);
+            effect_json(&items[i], &c->out);
+        }
+        left -= (int64_t)count;
+        e->filter.before = next;
+    } while (st == ST_OK && next > 0 && left > 0 && c->out.len < LIST_BYTES_MAX);
+    arena_release(&arena);
+    put_next(&c->out, next > 0, 'f', next, 0);
+    return st;
+}
+
+static void list_with(struct call *c, const struct field *fields, size_t count) {
+    struct error err = {0};
+    int64_t unused = 0;
+    struct effect_call *e = effect_new(c);
+    status st = query_read(c, fields, count, e, NULL, &err);
+    if (st == ST_OK) st = cursor_read(e->cursor, 'f', &e->filter.before, &unused, &err);
+    if (st == ST_OK) st = read_statuses(e->status, &e->filter.statuses, &err);
+    if (st == ST_OK) st = call_tenant(c, e->tenant, &e->filter.tenant_id, &err);
+    e->filter.run_id = e->run;
+    e->filter.type = e->type;
+    if (st != ST_OK)
+        call_fail(c, &err);
+    else
+        call_read(c, list_effects, NULL);
+}
+
+static void get_effects(struct call *c) { list_with(c, list_fields, COUNT_OF(list_fields)); }
+static void get_run_effects(struct call *c) {
+    list_with(c, run_list_fields, COUNT_OF(run_list_fields));
+}
+
+/* ---- asking for one ----
+ *
+ * A repeated request is carried out again: its effect has the same id, so it is found. It is told
+ * what the first one was told, and the effect as it is now. */
+
+static void put_requested(struct call *c, const struct effect_info *info, bool existing) {
+    effect_json(info, &c->out);
+    c->out.len--; /* its brace */
+    put_bool(&c->out, "existing", existing);
+    buf_put_char(&c->out, '}');
+}
+
+/* Whether the tenant has one with the caller's own key: then nothing changes, and there is nothing
+ * to audit. */
+static status is_there(struct call *c, struct ledger *ledger, bool *there, struct error *err) {
+    struct effect_call *e = c->own;
+    struct json_limits limits = {EVENT_BYTES_MAX, JSON_DEPTH_MAX};
+    struct effect_info found;
+    struct error ignored;
+    yyjson_val *payload = NULL;
+    str key = STR_NONE;
+    *there = false;
+    if (json_parse(e->payload, limits, &c->arena, &payload, &ignored) != ST_OK ||
+        !json_str(json_member(payload, "idempotency_key"), &key))
+        return ST_OK; /* outbox_request() tells what is wrong */
+    status st = outbox_find_key(ledger, e->run_info.tenant_id, key, &c->arena, &found, err);
+    *there = st == ST_OK;
+    return st == ST_NOT_FOUND ? ST_OK : st;
+}
+
+static status request_effect(struct call *c, struct ledger *ledger, struct error *err) {
+    struct effect_call *e = c->own;
+    bool there = false;
+    status st = is_there(c, ledger, &there, err);
+    if (st != ST_OK) return st;
+    struct effect_request request = {
+        .run_id = e->run_info.run_id,
+        .tenant_id = e->run_info.tenant_id,
+        .id = &e->id,
+        .type = e->type,
+        .payload = e->payload,
+        .step_id = e->step,
+        .actor = call_actor(c),
+        .max_retries = e->max_retries,
+        .base_ms = e->base_ms,
+        .riders = there ? call_receipt(c, 200, true)
+                        : call_riders(c, id_text(c, e->id), STR_NONE, 201, true)};
+    st = outbox_request(ledger, &request, &c->arena, &e->info, &e->existing, err);
+    if (st != ST_OK) return st;
+    put_requested(c, &e->info, e->existing);
+    return ST_OK;
+}
+
+static void answer_request(struct call *c) {
+    struct effect_call *e = c->own;
+    hub_committed(c->api->hub, e->run_info.tenant_id, e->run_info.run_id);
+    call_header(c, "Location", call_path(c, "/v1/effects/", id_text(c, e->info.effect.id)));
+    call_answer(c, e->existing ? 200 : 201);
+}
+
+/* What a request before this one with the same Idempotency-Key has made is there under our id. */
+static status find_run(struct call *c, struct ledger *reader, struct error *err) {
+    struct effect_call *e = c->own;
+    status st = call_find_run(c, reader, c->args[0], &e->run_info, err);
+    if (st != ST_OK || !c->before) return st;
+    st = find_effect(c, reader, e->id, &e->info, err);
+    if (st == ST_OK) put_requested(c, &e->info, false);
+    return st == ST_NOT_FOUND ? ST_OK : st;
+}
+
+static void run_found(struct call *c) {
+    if (c->out.len > 0)
+        answer_request(c);
+    else
+        call_change(c, request_effect, answer_request);
+}
+
+static void post_effect(struct call *c) {
+    struct error err = {0};
+    struct effect_call *e = effect_new(c);
+    status st = query_none(c, &err);
+    if (st == ST_OK) st = body_read(c, request_fields, COUNT_OF(request_fields), e, NULL, &err);
+    if (st == ST_OK) st = check_step(e->step, &err);
+    if (st == ST_OK && !uuid_parse(call_new_id(c), &e->id))
+        st = error_set(&err, ST_CORRUPT, "a new id is no UUID");
+    if (st != ST_OK)
+        call_fail(c, &err);
+    else
+        call_read(c, find_run, run_found);
+}
+
+/* ---- putting one back ---- */
+
+static status requeue(struct call *c, struct ledger *ledger, struct error *err) {
+    struct effect_call *e = c->own;
+    status st = find_effect(c, ledger, e->id, &e->info, err);
+    if (st != ST_OK) return st;
+    const struct append_rider *riders = call_riders(c, id_text(c, e->id), e->reason, 200, true);
+    st = outbox_requeue(ledger, e->info.tenant_id, e->id, call_actor(c), e->reason, riders, err);
+    return st == ST_OK ? load_effect(c, ledger, err) : st;
+}
+
+static void answer_requeue(struct call *c) {
+    struct effect_call *e = c->own;
+    hub_committed(c->api->hub, e->info.tenant_id, e->info.run_id);
+    call_answer(c, 200);
+}
+
+/* An optional body. */
+static status read_body(struct call *c, const struct field *fields, size_t count,
+                        struct effect_call *e, struct error *err) {
+    status st = query_none(c, err);
+    if (st != ST_OK || c->request->body.len == 0) return st;
+    return body_read(c, fields, count, e, NULL, err);
+}
+
+static void post_requeue(struct call *c) {
+    struct error err = {0};
+    struct effect_call *e = effect_new(c);
+    if (read_body(c, requeue_fields, COUNT_OF(requeue_fields), e, &err) != ST_OK)
+        call_fail(c, &err);
+    else if (!read_id(c, e))
+        return;
+    else if (c->before) /* it was put back then: it may have died again since */
+        call_read(c, load_effect, NULL);
+    else
+        call_change(c, requeue, answer_requeue);
+}
+
+/* ---- putting many back ----
+ *
+ * In lots, between which the ledger thread does other work. Each effect has its own audit record,
+ * in the commit that puts it back; the receipt is written at the end. A request that was cut off
+ * goes on with what is left when it is repeated. */
+
+static const struct append_rider *lot_rider(void *context, const struct effect_info *info) {
+    struct call *c = context;
+    struct effect_call *e = c->own;
+    about(c, info);
+    (void)call_riders(c, id_text(c, info->effect.id), e->reason, 200, true);
+    c->rider.receipt = NULL;
+    e->runs[e->run_count].tenant_id = arena_str(&c->arena, info->tenant_id);
+    e->runs[e->run_count++].run_id = arena_str(&c->arena, info->run_id);
+    return &c->rider;
+}
+
+static status requeue_lot(struct call *c, struct ledger *ledger, struct error *err) {
+    struct effect_call *e = c->own;
+    int64_t left = e->limit - e->requeued;
+    e->run_count = 0;
+    e->lot.limit = left < REQUEUE_LOT ? (size_t)left : REQUEUE_LOT;
+    status st = outbox_requeue_lot(ledger, &e->lot, err);
+    about(c, &(struct effect_info){.tenant_id = e->filter.tenant_id}); /* no single run */
+    c->engine_attempt = c->logical_attempt = 0;
+    e->requeued += (int64_t)e->lot.done;
+    return st;
+}
+
+static void answer_all(struct call *c) { call_answer(c, 200); }
+
+static void lot_done(struct call *c) {
+    struct effect_call *e = c->own;
+    for (size_t i = 0; i < e->run_count; i++)
+        hub_committed(c->api->hub, e->runs[i].tenant_id, e->runs[i].run_id);
+    if (e->lot.more && e->requeued < e->limit) {
+        call_change(c, requeue_lot, lot_done);
+        return;
+    }
+    buf_put_char(&c->out, '{');
+    put_int(&c->out, "requeued", e->requeued);
+    put_bool(&c->out, "more", e->lot.more);
+    buf_put_char(&c->out, '}');
+    (void)call_receipt(c, 200, false);
+    call_ride(c, answer_all);
+}
+
+static void post_requeue_all(struct call *c) {
+    struct error err = {0};
+    struct effect_call *e = effect_new(c);
+    e->limit = REQUEUE_DEFAULT;
+    status st = read_body(c, requeue_all_fields, COUNT_OF(requeue_all_fields), e, &err);
+    if (st == ST_OK) st = call_tenant(c, e->tenant, &e->filter.tenant_id, &err);
+    if (st != ST_OK) {
+        call_fail(c, &err);
+        return;
+    }
+    e->filter.run_id = e->run;
+    e->filter.type = e->type;
+    e->lot = (struct requeue_lot){.filter = e->filter,
+                                  .actor = call_actor(c),
+                                  .reason = e->reason,
+                                  .riders = lot_rider,
+                                  .context = c};
+    call_change(c, requeue_lot, lot_done);
+}
+
+#define READERS (ROLE_VIEWER | ROLE_OPERATOR)
+static const struct route routes[] = {
+    {"POST", "/v1/runs/{runId}/effects", "effect.request", ROLE_OPERATOR | ROLE_PRODUCER,
+     ROUTE_CHANGES, post_effect},
+    {"GET", "/v1/runs/{runId}/effects", "effect.list", READERS, 0, get_run_effects},
+    {"GET", "/v1/effects", "effect.list", READERS, 0, get_effects},
+    {"POST", "/v1/effects/requeue", "effect.requeue", ROLE_OPERATOR, ROUTE_CHANGES,
+     post_requeue_all},
+    {"GET", "/v1/effects/{effectId}", "effect.get", READERS, 0, get_effect},
+    {"POST", "/v1/effects/{effectId}/requeue", "effect.requeue", ROLE_OPERATOR, ROUTE_CHANGES,
+     post_requeue},
+};
+const struct route_table effect_routes = {routes, COUNT_OF(routes)};
