@@ -64,6 +64,7 @@ TEST_C := $(UNIT_C) $(HARNESS_C) $(filter-out src/cli/main.c,$(CLI_C))
 BENCH_C := $(wildcard bench/*.c)
 CRASH_C := $(wildcard tests/crash/*.c)
 LOAD_C := $(wildcard tests/load/*.c)
+E2E_C := $(wildcard tests/e2e/lib/*.c)
 FUZZ_C := $(wildcard tests/fuzz/*_fuzz.c)
 OURS := $(shell find src include tests bench examples -name '*.[ch]' 2>/dev/null)
 
@@ -104,10 +105,11 @@ FLAGS_fuzz := -O1 -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,unde
 objects = $(patsubst %.c,$(BUILD)/$(1)/obj/%.o,$(2))
 crash_programs = $(patsubst tests/crash/%.c,$(BUILD)/$(1)/crash/%,$(CRASH_C))
 load_programs = $(patsubst tests/load/%.c,$(BUILD)/$(1)/load/%,$(LOAD_C))
+e2e_programs = $(patsubst tests/e2e/lib/%.c,$(BUILD)/$(1)/e2e/%,$(E2E_C))
 fuzz_programs = $(patsubst tests/fuzz/%_fuzz.c,$(BUILD)/$(1)/fuzz/%,$(FUZZ_C))
 products = $(BUILD)/$(1)/libcairn.a $(BUILD)/$(1)/libcairn.so $(if $(wildcard src/cli/main.c),$(BUILD)/$(1)/cairn) \
 	$(if $(BENCH_C),$(BUILD)/$(1)/cairn-bench)
-test_programs = $(BUILD)/$(1)/cairn-tests $(call crash_programs,$(1)) $(call load_programs,$(1)) $(call fuzz_programs,$(1))
+test_programs = $(BUILD)/$(1)/cairn-tests $(call crash_programs,$(1)) $(call load_programs,$(1)) $(call e2e_programs,$(1)) $(call fuzz_programs,$(1))
 
 define KIND
 LINK_$(1) = $$(CC_$(1)) $$(FLAGS_$(1)) -pthread -Wl,-z,relro,-z,now $$(LDFLAGS)
@@ -146,6 +148,11 @@ $(BUILD)/$(1)/crash/%: $(BUILD)/$(1)/obj/tests/crash/%.o $(BUILD)/$(1)/libcairn.
 	@$$(LINK_$(1)) -pie -o $$@ $$^ $$(BUILD_RPATH) $$(LIBS)
 
 $(BUILD)/$(1)/load/%: $(BUILD)/$(1)/obj/tests/load/%.o $(BUILD)/$(1)/libcairn.a
+	@mkdir -p $$(@D)
+	@echo "  LINK  $$@"
+	@$$(LINK_$(1)) -pie -o $$@ $$^ $$(BUILD_RPATH) $$(LIBS)
+
+$(BUILD)/$(1)/e2e/%: $(BUILD)/$(1)/obj/tests/e2e/lib/%.o $(BUILD)/$(1)/libcairn.a
 	@mkdir -p $$(@D)
 	@echo "  LINK  $$@"
 	@$$(LINK_$(1)) -pie -o $$@ $$^ $$(BUILD_RPATH) $$(LIBS)

@@ -153,6 +153,27 @@ const struct command commands[] = {
      "list what plans may require, and which adapter can do it", ""},
     {"template", "render", "TEMPLATE|-", 1, 1, WORD_IS_PATH, B(CONTEXT), 0, cmd_template_render,
      "render a Liquid template, to try one", ""},
+    {"effect", "list", "", 0, 0, USES_LEDGER | USES_SERVER,
+     B(STATUS) | B(TYPE) | B(RUN) | B(TENANT) | B(LIMIT), 0, cmd_effect_list,
+     "list the effects that were asked for, newest first",
+     "50 unless --limit says otherwise. --status is PENDING, PROCESSING, COMPLETED, FAILED (it is "
+     "tried again) or\n"
+     "DEAD_LETTER (it was given up)."},
+    {"effect", "show", "EFFECT_ID", 1, 1, USES_LEDGER | USES_SERVER, 0, 0, cmd_effect_show,
+     "show an effect: how far it is, its payload, result or newest failure", ""},
+    {"effect", "request", "RUN FILE|-", 2, 2, USES_LEDGER | USES_SERVER | WORD_IS_PATH,
+     B(TYPE) | B(STEP_ID) | B(ACTOR) | B(WAIT), B(TYPE), cmd_effect_request,
+     "ask for an effect in the name of a run, and print its id",
+     "The file holds the payload, a JSON object. If it has an \"idempotency_key\", there is one "
+     "effect of that key in\n"
+     "the tenant: whoever asks again gets the first one. Credentials are named, "
+     "{\"secret\":\"NAME\"}, not written down.\n"
+     "Who delivers it is \"cairn serve\"."},
+    {"effect", "requeue", "[ID...]", 0, 6, USES_LEDGER | USES_SERVER,
+     B(ALL) | B(TYPE) | B(RUN) | B(TENANT) | B(LIMIT) | B(REASON) | B(ACTOR) | B(WAIT), 0,
+     cmd_effect_requeue, "put effects back that were given up",
+     "Up to six by their ids; or with --all every DEAD_LETTER that --type, --run and --tenant "
+     "leave, 1000 at a time."},
     {"key", "create", "NAME", 1, 1, USES_LEDGER | USES_SERVER,
      B(ROLE) | B(TENANT) | B(UNTIL) | B(WAIT), B(ROLE), cmd_key_create,
      "make an API key, and print it this once",

@@ -277,6 +277,26 @@ static void check_newest(struct doctor *d, struct db *db) {
                           : ""));
 }
 
+/* What the outbox has given up waits for somebody to look at it. */
+static void check_effects(struct doctor *d, struct db *db) {
+    static const char *const sql[] = {
+        "SELECT CAST(COUNT(*) AS TEXT) FROM state_effect WHERE status <> 'COMPLETED' AND status <> "
+        "'DEAD_LETTER'",
+        "SELECT CAST(COUNT(*) AS TEXT) FROM state_effect WHERE status <> 'COMPLETED' AND status = "
+        "'DEAD_LETTER'"};
+    struct error err;
+    str count[] = {STR_NONE, STR_NONE};
+    for (size_t i = 0; i < COUNT_OF(sql); i++) {
+        if (ask(d, db, sql[i], &count[i], &err) == ST_OK) continue;
+        report_error(d, "effects", &err);
+        return;
+    }
+    bool dead = !str_eq(count[1], STR("0"));
+    report(d, "effects", dead ? CHECK_WARN : CHECK_OK, ST_OK,
+           cli_text(d->cli, "%.*s waiting, %.*s dead%s", STR_ARG(count[0]), STR_ARG(count[1]),
+                    dead ? ": cairn effect list --status DEAD_LETTER" : ""));
+}
+
 static void check_schema(struct doctor *d, struct db *db) {
     struct error err;
     status st = schema_check(db, &err);
@@ -288,6 +308,7 @@ static void check_schema(struct doctor *d, struct db *db) {
         report(d, "ledger", CHECK_OK, ST_OK,
                cli_text(d->cli, "schema version %d", LEDGER_SCHEMA_VERSION));
         check_newest(d, db);
+        check_effects(d, db);
     }
 }
 

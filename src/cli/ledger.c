@@ -185,14 +185,20 @@ status cmd_ledger_stats(struct cli *cli, struct error *err) {
     const struct {
         const char *name;
         int64_t value;
-    } members[] = {{"tenants", s.tenants},         {"runs", s.runs},
-                   {"openRuns", s.open_runs},      {"events", s.events},
-                   {"alerts", s.alerts},           {"rejections", s.rejections},
-                   {"checkpoints", s.checkpoints}, {"bytes", s.bytes}};
+    } members[] = {{"tenants", s.tenants},
+                   {"runs", s.runs},
+                   {"openRuns", s.open_runs},
+                   {"events", s.events},
+                   {"alerts", s.alerts},
+                   {"rejections", s.rejections},
+                   {"checkpoints", s.checkpoints},
+                   {"effectsWaiting", s.effects_waiting},
+                   {"effectsDead", s.effects_dead},
+                   {"bytes", s.bytes}};
     if (cli->format != OUT_TABLE) buf_put_char(out, '{');
     for (size_t i = 0; i < COUNT_OF(members); i++) {
         if (cli->format == OUT_TABLE)
-            buf_printf(out, "%-12s %12lld\n", members[i].name, (long long)members[i].value);
+            buf_printf(out, "%-14s %12lld\n", members[i].name, (long long)members[i].value);
         else
             put_member_int(out, members[i].name, members[i].value);
     }

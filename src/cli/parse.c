@@ -242,9 +242,16 @@ void parse_result(yyjson_val *obj, struct append_result *out) {
 #define STATS(name, field)                                                                         \
     { name, NUMBER, offsetof(struct ledger_stats, field) }
 static const struct member stats_members[] = {
-    STATS("tenants", tenants),         STATS("runs", runs),     STATS("openRuns", open_runs),
-    STATS("events", events),           STATS("alerts", alerts), STATS("rejections", rejections),
-    STATS("checkpoints", checkpoints), STATS("bytes", bytes),
+    STATS("tenants", tenants),
+    STATS("runs", runs),
+    STATS("openRuns", open_runs),
+    STATS("events", events),
+    STATS("alerts", alerts),
+    STATS("rejections", rejections),
+    STATS("checkpoints", checkpoints),
+    STATS("bytes", bytes),
+    STATS("effectsWaiting", effects_waiting),
+    STATS("effectsDead", effects_dead),
 };
 void parse_stats(yyjson_val *obj, struct ledger_stats *out) {
     *out = (struct ledger_stats){0};
@@ -309,4 +316,39 @@ static const struct member audit_members[] = {
 void parse_audit(yyjson_val *obj, struct audit_entry *out) {
     *out = (struct audit_entry){0};
     READ(obj, audit_members, out);
+}
+
+/* ---- effects ---- */
+
+#define EFFECT(name, kind, field)                                                                  \
+    { name, kind, offsetof(struct effect_info, field) }
+static const struct member effect_members[] = {
+    EFFECT("effectId", ID, effect.id),
+    EFFECT("effectType", TEXT, effect.type),
+    EFFECT("tenantId", TEXT, tenant_id),
+    EFFECT("runId", TEXT, run_id),
+    EFFECT("stepId", TEXT, step_id),
+    EFFECT("idempotencyKey", TEXT, key),
+    EFFECT("executions", NUMBER, effect.executions),
+    EFFECT("retryCount", NUMBER, effect.retry_count),
+    EFFECT("maxRetries", NUMBER, effect.max_retries),
+    EFFECT("baseDelayMs", NUMBER, effect.base_ms),
+    EFFECT("createdAt", TIME, effect.created_us),
+    EFFECT("processedAt", TIME, effect.processed_us),
+    EFFECT("correlationId", ID, correlation),
+};
+void parse_effect(yyjson_val *obj, struct arena *arena, struct effect_info *out) {
+    const struct {
+        const char *name;
+        str *to;
+    } values[] = {{"payload", &out->payload}, {"result", &out->result}, {"error", &out->error}};
+    *out = (struct effect_info){0};
+    READ(obj, effect_members, out);
+    out->effect.status = outbox_status_named(text_of(obj, "status"));
+    const char *due = out->effect.status == OUTBOX_FAILED ? "nextRetryAt" : "leaseUntil";
+    out->effect.due_us = time_us(json_member(obj, due));
+    for (size_t i = 0; i < COUNT_OF(values); i++) {
+        yyjson_val *value = json_member(obj, values[i].name);
+        if (value) *values[i].to = json_text(value, arena);
+    }
 }

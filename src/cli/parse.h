@@ -10,6 +10,7 @@
 #include "engine/status.h"
 #include "ledger/access.h"
 #include "ledger/ledger.h"
+#include "ledger/outbox.h"
 
 void parse_run(yyjson_val *obj, struct run_info *out); /* without run_no */
 /* A RunEventRecord, or a record of a feed. Of the former, seq is its runSeq. The payload's text is
@@ -23,3 +24,5 @@ void parse_report(yyjson_val *obj, struct verify_report *out);
 void parse_result(yyjson_val *obj, struct append_result *out);
 void parse_key(yyjson_val *obj, struct api_key *out);
 void parse_audit(yyjson_val *obj, struct audit_entry *out);
+/* Payload, result and error are texts in the arena. */
+void parse_effect(yyjson_val *obj, struct arena *arena, struct effect_info *out);

@@ -133,3 +133,44 @@ TEST(cli_parse_takes_what_it_finds) {
     buf_release(&text);
     arena_release(&arena);
 }
+
+/* The same for an effect, in every state: what is shown depends on it. */
+TEST(cli_parse_effect_gives_back_every_byte) {
+    for (int s = OUTBOX_PENDING; s < OUTBOX_STATUS_COUNT; s++) {
+        struct effect_info info = {.correlation = uuid_v4(),
+                                   .run_id = STR("run/1"),
+                                   .tenant_id = STR("t"),
+                                   .key = STR("k"),
+                                   .payload = STR("{\"n\":1.50,\"idempotency_key\":\"k\"}")};
+        struct arena arena;
+        struct effect_info back;
+        struct buf first;
+        struct buf second;
+        info.effect = (struct effect){.status = (enum outbox_status)s,
+                                      .executions = 4,
+                                      .retry_count = 2,
+                                      .max_retries = 3,
+                                      .base_ms = 1000,
+                                      .due_us = 1771228800123456,
+                                      .created_us = 1771228700123456,
+                                      .id = uuid_v4(),
+                                      .type = STR("SEND_EMAIL")};
+        if (s == OUTBOX_COMPLETED) {
+            info.effect.processed_us = 1771228900123456;
+            info.result = STR("null");
+            info.step_id = STR("tell");
+        }
+        if (s == OUTBOX_FAILED) info.error = STR("{\"code\":\"A\",\"message\":\"\xc3\xa4\"}");
+        arena_init(&arena, 4096, (size_t)1024 * 1024);
+        buf_init(&first, EVENT_BYTES_MAX);
+        buf_init(&second, EVENT_BYTES_MAX);
+        effect_json(&info, &first);
+        parse_effect(value_of(&first, &arena), &arena, &back);
+        effect_json(&back, &second);
+        CHECK(str_eq(buf_str(&first), buf_str(&second)), "%.*s\n%.*s", STR_ARG(buf_str(&first)),
+              STR_ARG(buf_str(&second)));
+        buf_release(&first);
+        buf_release(&second);
+        arena_release(&arena);
+    }
+}

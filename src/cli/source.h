@@ -9,6 +9,7 @@
 #include "cli/cli.h"
 #include "engine/status.h"
 #include "ledger/access.h"
+#include "ledger/outbox.h"
 
 struct source;
 struct source_ops {
@@ -55,6 +56,18 @@ struct source_ops {
     status (*key_revoke)(struct source *s, str key_id, struct error *err);
     status (*audit)(struct source *s, str tenant_id, str cursor, size_t limit, struct arena *arena,
                     struct audit_entry **entries, size_t *count, str *next, struct error *err);
+    status (*effect_list)(struct source *s, const struct outbox_filter *filter, str cursor,
+                          size_t limit, struct arena *arena, struct effect_info **items,
+                          size_t *count, str *next, struct error *err);
+    status (*effect_find)(struct source *s, uuid id, struct arena *arena, struct effect_info *out,
+                          struct error *err);
+    status (*effect_request)(struct source *s, const struct effect_request *request,
+                             struct arena *arena, struct effect_info *out, bool *existing,
+                             struct error *err);
+    status (*effect_requeue)(struct source *s, uuid id, str actor, str reason, struct arena *arena,
+                             struct effect_info *out, struct error *err);
+    /* As outbox_requeue_lot(); its riders are the source's. */
+    status (*effect_requeue_all)(struct source *s, struct requeue_lot *lot, struct error *err);
     void (*close)(struct source *s);
 };
 struct source {

@@ -1,10 +1,13 @@
 /* cli/source_ledger.c: a source that is a ledger, opened by this process. And choosing one. */
 #include "api/auth.h"
+#include "base/json.h"
+#include "base/limits.h"
 #include "base/time.h"
 #include "cli/remote.h"
 #include "cli/source.h"
 
 #define REPORT_ACTOR STR("local")
+enum { REQUEUE_LOT = 32 };
 
 struct ledger_source {
     struct source source;
@@ -129,13 +132,13 @@ static status archive(struct source *s, const struct archive_request *request,
 /* ---- keys ---- */
 
 /* What the API would have written down of the same request. */
-static void fill_audit(const struct api_key *key, const char *action, struct audit_entry *out) {
-    *out = (struct audit_entry){.tenant_id = key->tenant_id,
+static void fill_audit(str tenant_id, str target, const char *action, struct audit_entry *out) {
+    *out = (struct audit_entry){.tenant_id = tenant_id,
                                 .actor = REPORT_ACTOR,
                                 .remote = STR("cli"),
                                 .request_id = STR("-"),
                                 .action = str_c(action),
-                                .target = key->key_id,
+                                .target = target,
                                 .outcome = STR("done")};
 }
 
@@ -151,7 +154,7 @@ static status key_create(struct source *s, struct api_key *key, struct arena *ar
     key->created_us = clock_wall_us();
     key->created_by = REPORT_ACTOR;
     key->version = 1;
-    fill_audit(key, "key.create", &audit);
+    fill_audit(key->tenant_id, key->key_id, "key.create", &audit);
     struct append_rider rider = {.audit = &audit};
     status st = api_key_create(of(s), key, &rider, err);
     if (st == ST_OK) *text = arena_str(arena, str_n(shown, KEY_TEXT_LEN));
@@ -182,7 +185,7 @@ static status key_revoke(struct source *s, str key_id, struct error *err) {
     status st = key_find(s, key_id, &s->cli->arena, &key, err);
     if (st != ST_OK || key.revoked_us > 0) return st;
     key.revoked_us = clock_wall_us();
-    fill_audit(&key, "key.revoke", &audit);
+    fill_audit(key.tenant_id, key.key_id, "key.revoke", &audit);
     struct append_rider rider = {.audit = &audit};
     return api_key_update(of(s), &key, &rider, err);
 }
@@ -197,6 +200,115 @@ static status audit_page(struct source *s, str tenant_id, str cursor, size_t lim
     if (st == ST_OK) st = audit_list(of(s), tenant_id, before, limit, arena, entries, count, err);
     if (st == ST_OK && *count == limit)
         *next = cli_text(s->cli, "%lld", (long long)(*entries)[*count - 1].audit_no);
+    return st;
+}
+
+/* ---- effects ---- */
+
+static status effect_list(struct source *s, const struct outbox_filter *filter, str cursor,
+                          size_t limit, struct arena *arena, struct effect_info **items,
+                          size_t *count, str *next, struct error *err) {
+    struct outbox_filter f = *filter;
+    int64_t before = 0;
+    int64_t unused = 0;
+    *next = STR_NONE;
+    status st = read_cursor(cursor, &f.before, &unused, err);
+    if (st == ST_OK) st = outbox_list(of(s), &f, limit, arena, items, count, &before, err);
+    if (st == ST_OK && before > 0) *next = cli_text(s->cli, "%lld", (long long)before);
+    return st;
+}
+
+static status effect_find(struct source *s, uuid id, struct arena *arena, struct effect_info *out,
+                          struct error *err) {
+    return outbox_find(of(s), STR_NONE, id, arena, out, err);
+}
+
+struct effect_rider {
+    str actor, reason;
+    char target[UUID_TEXT_LEN];
+    struct audit_entry audit;
+    struct append_rider rider;
+};
+
+static const struct append_rider *effect_audit(struct effect_rider *r, uuid id, const char *action,
+                                               const struct effect_info *info) {
+    uuid_format(id, r->target);
+    fill_audit(info->tenant_id, str_n(r->target, sizeof(r->target)), action, &r->audit);
+    if (r->actor.ptr) r->audit.actor = r->actor;
+    r->audit.reason = r->reason;
+    r->audit.run_id = info->run_id;
+    r->audit.project_id = info->project_id;
+    r->audit.environment_id = info->environment_id;
+    r->audit.engine_attempt = info->engine_attempt;
+    r->audit.logical_attempt = 1;
+    r->rider = (struct append_rider){.audit = &r->audit};
+    return &r->rider;
+}
+
+/* Whether the payload has the key of an effect that is there: then nothing changes. */
+static bool has_effect(struct source *s, str tenant_id, str payload, struct arena *arena) {
+    struct json_limits limits = {EVENT_BYTES_MAX, JSON_DEPTH_MAX};
+    struct effect_info found;
+    struct error ignored;
+    yyjson_val *root = NULL;
+    str key = STR_NONE;
+    return json_parse(payload, limits, arena, &root, &ignored) == ST_OK &&
+           json_str(json_member(root, "idempotency_key"), &key) &&
+           outbox_find_key(of(s), tenant_id, key, arena, &found, &ignored) == ST_OK;
+}
+
+static status effect_request(struct source *s, const struct effect_request *request,
+                             struct arena *arena, struct effect_info *out, bool *existing,
+                             struct error *err) {
+    struct effect_rider r = {.actor = request->actor};
+    struct effect_request q = *request;
+    struct run_info run = {0};
+    uuid id = uuid_v4();
+    status st = ledger_find_run(of(s), q.run_id, arena, &run, err);
+    if (st == ST_NOT_FOUND)
+        return error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "", "there is no run \"%.*s\"",
+                        STR_ARG(q.run_id));
+    if (st != ST_OK) return st;
+    struct effect_info about = {.run_id = run.run_id,
+                                .tenant_id = run.tenant_id,
+                                .project_id = run.project_id,
+                                .environment_id = run.environment_id,
+                                .engine_attempt = run.head.engine_attempt};
+    q.id = &id;
+    if (!q.actor.ptr) q.actor = REPORT_ACTOR;
+    if (!has_effect(s, run.tenant_id, q.payload, arena))
+        q.riders = effect_audit(&r, id, "effect.request", &about);
+    return outbox_request(of(s), &q, arena, out, existing, err);
+}
+
+static status effect_requeue(struct source *s, uuid id, str actor, str reason, struct arena *arena,
+                             struct effect_info *out, struct error *err) {
+    struct effect_rider r = {.actor = actor, .reason = reason};
+    status st = effect_find(s, id, arena, out, err);
+    if (st == ST_OK)
+        st = outbox_requeue(of(s), STR_NONE, id, actor.ptr ? actor : REPORT_ACTOR, reason,
+                            effect_audit(&r, id, "effect.requeue", out), err);
+    return st == ST_OK ? effect_find(s, id, arena, out, err) : st;
+}
+
+static const struct append_rider *lot_audit(void *context, const struct effect_info *info) {
+    return effect_audit(context, info->effect.id, "effect.requeue", info);
+}
+
+static status effect_requeue_all(struct source *s, struct requeue_lot *lot, struct error *err) {
+    struct effect_rider r = {.actor = lot->actor, .reason = lot->reason};
+    if (!lot->actor.ptr) lot->actor = REPORT_ACTOR;
+    lot->riders = lot_audit;
+    lot->context = &r;
+    size_t limit = lot->limit;
+    size_t done = 0;
+    status st = ST_OK;
+    do { /* in lots, for the payloads are read, too */
+        lot->limit = limit - done < REQUEUE_LOT ? limit - done : REQUEUE_LOT;
+        st = outbox_requeue_lot(of(s), lot, err);
+        done += lot->done;
+    } while (st == ST_OK && lot->more && done < limit);
+    lot->done = done;
     return st;
 }
 
@@ -227,6 +339,11 @@ static const struct source_ops ledger_ops = {
     .key_list = key_list,
     .key_revoke = key_revoke,
     .audit = audit_page,
+    .effect_list = effect_list,
+    .effect_find = effect_find,
+    .effect_request = effect_request,
+    .effect_requeue = effect_requeue,
+    .effect_requeue_all = effect_requeue_all,
     .close = close_ledger,
 };
 

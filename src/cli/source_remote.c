@@ -400,6 +400,119 @@ static status audit_page(struct source *s, str tenant_id, str cursor, size_t lim
     return ST_OK;
 }
 
+/* ---- effects ---- */
+
+static void effect_target(struct target *t, uuid effect_id, const char *rest) {
+    char id[UUID_TEXT_LEN];
+    uuid_format(effect_id, id);
+    target_init(t, "/v1/effects/");
+    target_id(t, str_n(id, sizeof(id)));
+    target_path(t, rest);
+}
+
+static status effect_list(struct source *s, const struct outbox_filter *filter, str cursor,
+                          size_t limit, struct arena *arena, struct effect_info **out,
+                          size_t *count, str *next, struct error *err) {
+    struct target t;
+    yyjson_val *items = NULL;
+    yyjson_val *item;
+    size_t i;
+    size_t max;
+    target_init(&t, "/v1/effects");
+    target_query(&t, "tenantId", filter->tenant_id);
+    target_query(&t, "runId", filter->run_id);
+    target_query(&t, "effectType", filter->type);
+    for (int k = OUTBOX_PENDING; k < OUTBOX_STATUS_COUNT; k++) {
+        if (filter->statuses & 1U << k)
+            target_query(&t, "status", str_c(outbox_status_name((enum outbox_status)k)));
+    }
+    status st = get_page(s, &t, cursor, limit, arena, &items, next, err);
+    if (st != ST_OK) return st;
+    *count = yyjson_arr_size(items);
+    *out = ARENA_ARRAY(arena, struct effect_info, *count + 1);
+    yyjson_arr_foreach(items, i, max, item) { parse_effect(item, arena, &(*out)[i]); }
+    return ST_OK;
+}
+
+static status effect_find(struct source *s, uuid id, struct arena *arena, struct effect_info *out,
+                          struct error *err) {
+    struct target t;
+    yyjson_val *answer = NULL;
+    effect_target(&t, id, "");
+    status st = get(s, &t, arena, &answer, err);
+    if (st == ST_OK) parse_effect(answer, arena, out);
+    return st;
+}
+
+/* The body is closed, sent and released here. */
+static status send_body(struct source *s, const struct target *t, struct buf *body,
+                        struct arena *arena, yyjson_val **answer, struct error *err) {
+    struct remote_body sent = {"application/json", STR_NONE};
+    buf_put_char(body, '}');
+    sent.bytes = buf_str(body);
+    status st = body->full ? error_at(err, ST_LIMIT, "BODY_TOO_LARGE", "", "that is too much")
+                           : remote_send(of(s), "POST", t, &sent, arena, answer, err);
+    buf_release(body);
+    return st;
+}
+
+/* (The actor of a request is whoever the server takes us for.) */
+static status effect_request(struct source *s, const struct effect_request *request,
+                             struct arena *arena, struct effect_info *out, bool *existing,
+                             struct error *err) {
+    struct target t;
+    struct buf body;
+    yyjson_val *answer = NULL;
+    run_target(&t, request->run_id, "/effects");
+    buf_init(&body, EVENT_BYTES_MAX + (size_t)BODY_BYTES_MAX);
+    buf_put_char(&body, '{');
+    put_member(&body, "effectType", request->type);
+    if (request->step_id.ptr) put_member(&body, "stepId", request->step_id);
+    buf_put_c(&body, ",\"payload\":");
+    buf_put(&body, request->payload);
+    status st = send_body(s, &t, &body, arena, &answer, err);
+    if (st != ST_OK) return st;
+    parse_effect(answer, arena, out);
+    *existing = yyjson_is_true(json_member(answer, "existing"));
+    return ST_OK;
+}
+
+static status effect_requeue(struct source *s, uuid id, str actor, str reason, struct arena *arena,
+                             struct effect_info *out, struct error *err) {
+    struct target t;
+    struct buf body;
+    yyjson_val *answer = NULL;
+    UNUSED(actor);
+    effect_target(&t, id, "/requeue");
+    buf_init(&body, BODY_BYTES_MAX);
+    buf_put_char(&body, '{');
+    if (reason.ptr) put_member(&body, "reason", reason);
+    status st = send_body(s, &t, &body, arena, &answer, err);
+    if (st == ST_OK) parse_effect(answer, arena, out);
+    return st;
+}
+
+static status effect_requeue_all(struct source *s, struct requeue_lot *lot, struct error *err) {
+    struct target t;
+    struct buf body;
+    yyjson_val *answer = NULL;
+    int64_t done = 0;
+    target_init(&t, "/v1/effects/requeue");
+    buf_init(&body, BODY_BYTES_MAX);
+    buf_put_char(&body, '{');
+    put_member_int(&body, "limit", (int64_t)lot->limit);
+    if (lot->filter.tenant_id.ptr) put_member(&body, "tenantId", lot->filter.tenant_id);
+    if (lot->filter.run_id.ptr) put_member(&body, "runId", lot->filter.run_id);
+    if (lot->filter.type.ptr) put_member(&body, "effectType", lot->filter.type);
+    if (lot->reason.ptr) put_member(&body, "reason", lot->reason);
+    status st = send_body(s, &t, &body, &s->cli->arena, &answer, err);
+    if (st != ST_OK) return st;
+    (void)json_int(json_member(answer, "requeued"), &done);
+    lot->done = (size_t)done;
+    lot->more = yyjson_is_true(json_member(answer, "more"));
+    return ST_OK;
+}
+
 static void close_remote(struct source *s) { UNUSED(s); }
 
 static const struct source_ops remote_ops = {
@@ -422,6 +535,11 @@ static const struct source_ops remote_ops = {
     .key_list = key_list,
     .key_revoke = key_revoke,
     .audit = audit_page,
+    .effect_list = effect_list,
+    .effect_find = effect_find,
+    .effect_request = effect_request,
+    .effect_requeue = effect_requeue,
+    .effect_requeue_all = effect_requeue_all,
     .close = close_remote,
 };
 

@@ -17,7 +17,7 @@ db_test_all_is_well() {
     c doctor -o json >report
     # (Where the tests themselves run on a network's file system, it rightly says so.)
     same "$(jq -r '.[] | select(.check != "file system") | .result' report | sort -u)" ok "$(cat report)"
-    holds "$(detail ledger)" "schema version 3"
+    holds "$(detail ledger)" "schema version 4"
     same "$(detail sqlite)" "$(detail sqlite | grep -E '^3\.[0-9]+\.[0-9]+')"
     holds "$(detail openssl)" OpenSSL
     same "$(detail libcurl)" "$(detail libcurl | grep -E '^[78]\.[0-9]+\.[0-9]+')"
