@@ -50,8 +50,8 @@ struct effect {
 };
 
 /* Reduces one EFFECT fact. ST_CONFLICT (EFFECT_MOVED) when the effect is not where the fact needs
- * it, or an execution comes before its time; ST_INVALID (EFFECT_DATA_INVALID) when the fact's data lacks a member: nothing changed. Texts
- * of a new effect live in the arena. */
+ * it, or an execution comes before its time; ST_INVALID (EFFECT_DATA_INVALID) when the fact's data
+ * lacks a member: nothing changed. Texts of a new effect live in the arena. */
 MUST_CHECK status effect_apply(struct effect *effect, const struct event_record *rec,
                                struct arena *arena, struct error *err);
 

@@ -111,7 +111,7 @@ TEST_DB(outbox_late_failure) {
 
 /* ---- eight workers ---- */
 
-enum { WORKERS = 8, LOG_MAX = 4000 };
+enum { WORKERS = 8, AT_ONCE = 40, LOG_MAX = 4000 };
 
 struct claimed {
     uuid id;
@@ -123,7 +123,7 @@ struct worker {
     struct arena arena;
     pthread_t thread;
     struct claimed log[LOG_MAX];
-    struct effect_info held[10]; /* by the first worker, until the others are through */
+    struct effect_info held[AT_ONCE]; /* by the first worker, until the others are through */
     int count, held_count, completed, failures, number;
     struct error err;
     char name[16];
@@ -145,7 +145,7 @@ static bool fails_first(const struct effect_info *i) {
 static status do_deed(struct ledger *l, void *context, struct error *err) {
     struct deed *d = context;
     str name = str_c(d->w->name);
-    if (!d->item) return outbox_claim(l, name, 10, 60000, &d->w->arena, &d->batch, err);
+    if (!d->item) return outbox_claim(l, name, AT_ONCE, 60000, &d->w->arena, &d->batch, err);
     if (fails_first(d->item))
         return outbox_fail(l, d->item, STR("X"), STR("no"), STR_NONE, name, NULL, err);
     return outbox_complete(l, d->item, STR("{}"), name, err);
