@@ -27,6 +27,7 @@ struct task {
     size_t expired;
     /* RECORD: how the delivery ended */
     bool ok, dead;
+    bool late; /* it did not begin: its lease had ended, or was about to */
     str result, code, message;
     /* ASK */
     struct effect_request request;
@@ -42,7 +43,8 @@ struct batch { /* effects that were claimed together; delivered one after the ot
     struct arena arena;
     struct outbox_batch claimed;
     size_t at; /* the one that is being delivered */
-    bool used, delivering;
+    bool used;
+    bool begun; /* that one: it may have arrived, and is not recorded */
     struct delivery delivery;
 };
 
@@ -59,10 +61,12 @@ struct dispatcher {
     struct task *waiting, **waiting_end; /* the ledger's queue was full, or the store failed */
     struct batch *batches;
     bool polling;  /* a claim is at the ledger thread */
-    bool again;    /* somebody said meanwhile that there is something new */
+    bool again;    /* there may be something new, and a claim was not possible yet */
+    bool paused;   /* the store failed: what waits is tried at the next look, not before */
     bool expiring; /* leases of the process before us are being ended */
     bool halted;
-    size_t under_way; /* tasks at the ledger thread */
+    size_t under_way;   /* tasks at the ledger thread */
+    int64_t timeout_ms; /* of a delivery */
     struct metric *m_polls, *m_completed, *m_failed, *m_dead;
 };
 
@@ -99,6 +103,7 @@ static void task_done(struct writer_call *call) {
 
 static status record(struct ledger *ledger, struct task *t, struct error *err) {
     const struct effect_info *info = &t->batch->claimed.items[t->batch->at];
+    if (t->late) return outbox_release(ledger, info, t->d->o.worker, err);
     if (t->ok) return outbox_complete(ledger, info, t->result, t->d->o.worker, err);
     return outbox_fail(ledger, info, t->code, t->message, STR_NONE, t->d->o.worker, &t->dead, err);
 }
@@ -137,13 +142,19 @@ static bool task_submit(struct dispatcher *d, struct task *t) {
     return true;
 }
 
-/* In order; what does not fit now is tried at the next poll. */
+/* The store failed it: not before the next look, or two threads would do nothing but fail. */
+static void task_retry(struct dispatcher *d, struct task *t) {
+    d->paused = true;
+    task_wait(d, t);
+}
+
+/* In order; what does not fit now is tried when there is room. */
 static void task_start(struct dispatcher *d, struct task *t) {
     if (d->waiting || !task_submit(d, t)) task_wait(d, t);
 }
 
 static void start_waiting(struct dispatcher *d) {
-    while (d->waiting) {
+    while (d->waiting && !d->paused) {
         struct task *t = d->waiting;
         struct task *next = t->next;
         if (!task_submit(d, t)) return;
@@ -159,11 +170,16 @@ static void batch_end(struct batch *b) {
     b->used = false;
 }
 
+static void go_on(struct batch *b) {
+    b->begun = false;
+    b->at++;
+    deliver_next(b);
+}
+
 static void on_delivered(struct delivery *delivery, bool ok, str result, const char *code,
                          str message) {
     struct batch *b = delivery->context;
     struct dispatcher *d = b->d;
-    b->delivering = false;
     if (d->halted) return; /* its lease runs out: nobody knows whether it arrived */
     struct task *t = task_new(d, TASK_RECORD);
     bool kept = t && (!result.ptr || arena_try_str(&t->arena, result, &t->result)) &&
@@ -173,8 +189,7 @@ static void on_delivered(struct delivery *delivery, bool ok, str result, const c
         if (t) task_free(t);
         LOG(LOG_ERROR, "how an effect ended cannot be recorded",
             LOG_S("error", STR("out of memory")));
-        b->at++;
-        deliver_next(b);
+        go_on(b);
         return;
     }
     t->ok = ok;
@@ -182,11 +197,34 @@ static void on_delivered(struct delivery *delivery, bool ok, str result, const c
     task_start(d, t);
 }
 
+/* Would its lease end before it does? Then somebody else may deliver it, too. */
+static bool is_late(const struct batch *b) {
+    const struct dispatcher *d = b->d;
+    int64_t left_us = b->claimed.items[b->at].effect.due_us - clock_wall_us();
+    int64_t need_ms = d->timeout_ms < d->o.lease_ms / 2 ? d->timeout_ms : d->o.lease_ms / 2;
+    return left_us < need_ms * 1000;
+}
+
+static void give_back_one(struct batch *b) {
+    struct task *t = task_new(b->d, TASK_RECORD);
+    if (!t) { /* its lease ends by itself */
+        go_on(b);
+        return;
+    }
+    t->late = true;
+    t->batch = b;
+    task_start(b->d, t);
+}
+
 static void deliver_next(struct batch *b) {
     struct dispatcher *d = b->d;
     if (b->at >= b->claimed.count) {
         batch_end(b);
         poll_now(d);
+        return;
+    }
+    if (is_late(b)) {
+        give_back_one(b);
         return;
     }
     const struct effect_info *i = &b->claimed.items[b->at];
@@ -201,7 +239,7 @@ static void deliver_next(struct batch *b) {
                                     .now_us = clock_wall_us(),
                                     .done = on_delivered,
                                     .context = b};
-    b->delivering = true;
+    b->begun = true;
     delivery_start(d->deliverer, &b->delivery);
 }
 
@@ -227,6 +265,10 @@ static void log_outcome(const struct task *t, const struct effect_info *i) {
 
 static void after_expire(struct dispatcher *d, struct task *t) {
     if (t->call.code != ST_OK) log_failed("could not end the leases of effects", t);
+    if (t->call.code == ST_RETRY) {
+        task_retry(d, t);
+        return;
+    }
     if (t->expired > 0)
         LOG(LOG_WARN, "effects were under way when the process before this one ended",
             LOG_N("effects", (int64_t)t->expired));
@@ -284,20 +326,20 @@ static void after_record(struct dispatcher *d, struct task *t) {
     struct effect_info *i = &b->claimed.items[b->at];
     if (t->call.code == ST_CONFLICT) {
         log_failed("an effect ended after its lease: another worker has it", t);
-    } else if (t->call.code != ST_OK) {
+    } else if (t->call.code == ST_RETRY) {
         log_failed("could not record how an effect ended, and tries again", t);
-        task_wait(d,
-                  t); /* its lease is longer than any store is away; else it is delivered again */
+        task_retry(d, t); /* if its lease ends before, it may be delivered again */
         return;
-    } else {
+    } else if (t->call.code != ST_OK) { /* and never will */
+        log_failed("could not record how an effect ended", t);
+    } else if (!t->late) {
         metric_add(t->ok ? d->m_completed : t->dead ? d->m_dead : d->m_failed, 1);
         log_outcome(t, i);
         note_outcome(t, i, &b->arena);
         if (d->o.settled && (t->ok || t->dead)) d->o.settled(d->o.context, i);
     }
     task_free(t);
-    b->at++;
-    deliver_next(b);
+    go_on(b);
 }
 
 static void after_ask(struct dispatcher *d, struct task *t) {
@@ -341,7 +383,9 @@ static void take_done(struct dispatcher *d) {
 static void on_async(uv_async_t *async) {
     struct dispatcher *d = async->data;
     take_done(d);
-    if (!d->halted) start_waiting(d);
+    if (d->halted) return;
+    start_waiting(d);
+    if (d->again) poll_now(d);
 }
 
 /* ---- polling ---- */
@@ -354,12 +398,14 @@ static struct batch *free_batch(struct dispatcher *d) {
 }
 
 static void poll_now(struct dispatcher *d) {
-    d->again = d->polling;
-    if (d->polling || d->halted || d->expiring || d->o.only_asks || d->waiting) return;
+    if (d->halted || d->o.only_asks) return;
+    d->again = true;
+    if (d->polling || d->expiring || d->waiting) return;
     struct batch *b = free_batch(d);
     if (!b) return; /* the first that ends asks again */
     struct task *t = task_new(d, TASK_CLAIM);
     if (!t) return;
+    d->again = false;
     metric_add(d->m_polls, 1);
     *b = (struct batch){.d = d, .used = true};
     arena_init(&b->arena, 4096, SIZE_MAX);
@@ -371,6 +417,7 @@ static void poll_now(struct dispatcher *d) {
 static void on_timer(uv_timer_t *timer) {
     struct dispatcher *d = timer->data;
     arm(d, 0);
+    d->paused = false;
     start_waiting(d);
     poll_now(d);
 }
@@ -380,7 +427,7 @@ void dispatcher_wake(struct dispatcher *d) {
 }
 
 bool dispatcher_idle(const struct dispatcher *d) {
-    bool idle = !d->polling && !d->expiring && !d->waiting && d->under_way == 0;
+    bool idle = !d->polling && !d->again && !d->expiring && !d->waiting && d->under_way == 0;
     for (int i = 0; i < d->o.batches && idle; i++)
         idle = !d->batches[i].used;
     return idle;
@@ -430,11 +477,10 @@ static void measure(struct dispatcher *d) {
 }
 
 static void use_defaults(struct dispatcher *d) {
-    int64_t timeout_ms =
-        d->o.deliver.timeout_ms > 0 ? d->o.deliver.timeout_ms : DELIVERY_TIMEOUT_MS;
+    d->timeout_ms = d->o.deliver.timeout_ms > 0 ? d->o.deliver.timeout_ms : DELIVERY_TIMEOUT_MS;
     if (d->o.batches <= 0) d->o.batches = DISPATCH_BATCHES;
     if (d->o.poll_ms <= 0) d->o.poll_ms = DISPATCH_POLL_MS;
-    if (d->o.lease_ms <= 0) d->o.lease_ms = timeout_ms * DISPATCH_BATCH + LEASE_SPARE_MS;
+    if (d->o.lease_ms <= 0) d->o.lease_ms = d->timeout_ms * DISPATCH_BATCH + LEASE_SPARE_MS;
 }
 
 /* At most `max` bytes of it, and no half of a character. */
@@ -493,32 +539,42 @@ status dispatcher_open(uv_loop_t *loop, const struct dispatcher_options *options
 static status give_back(struct ledger *ledger, void *context, struct error *err) {
     struct batch *b = context;
     status st = ST_OK;
-    for (size_t i = b->delivering ? b->at + 1 : b->at; i < b->claimed.count && st == ST_OK; i++) {
+    for (size_t i = b->begun ? b->at + 1 : b->at; i < b->claimed.count && st == ST_OK; i++) {
         st = outbox_release(ledger, &b->claimed.items[i], b->d->o.worker, err);
         if (st == ST_CONFLICT) st = ST_OK; /* its lease has ended */
     }
     return st;
 }
 
+/* Waits for it. A store that failed once is not asked again: the process wants to end. */
+static void at_the_end(struct dispatcher *d,
+                       status (*task)(struct ledger *, void *, struct error *), void *context,
+                       const char *otherwise, bool *works) {
+    struct error err = {0};
+    struct writer_call call = {.task = task, .task_context = context};
+    if (!*works || !d->o.writer) return;
+    status st = writer_append(d->o.writer, &call, HALT_WAIT_MS, &err);
+    if (st != ST_OK) LOG(LOG_WARN, otherwise, LOG_S("error", str_c(err.msg)));
+    if (st == ST_RETRY || st == ST_LIMIT) *works = false;
+}
+
 void dispatcher_halt(struct dispatcher *d) {
+    bool works = true;
     if (!d || d->halted) return;
     (void)uv_timer_stop(&d->timer);
     while (d->waiting) {
         struct task *t = d->waiting;
         d->waiting = t->next;
-        if (t->kind == TASK_RECORD) t->batch->delivering = true; /* it may have arrived */
+        if (t->kind == TASK_RECORD)
+            at_the_end(d, task_run, t, "could not record how an effect ended", &works);
         task_free(t);
     }
     d->waiting_end = &d->waiting;
     d->halted = true;
     for (int i = 0; d->batches && i < d->o.batches; i++) {
         struct batch *b = &d->batches[i];
-        struct error err = {0};
-        struct writer_call call = {.task = give_back, .task_context = b};
-        if (!b->used || !d->o.writer) continue;
-        if (writer_append(d->o.writer, &call, HALT_WAIT_MS, &err) != ST_OK)
-            LOG(LOG_WARN, "could not give back effects that were not begun",
-                LOG_S("error", str_c(err.msg)));
+        if (b->used)
+            at_the_end(d, give_back, b, "could not give back effects that were not begun", &works);
     }
 }
 

@@ -54,8 +54,9 @@ typedef void (*dispatcher_asked)(void *context, status st, const struct effect_i
                                  bool existing, const struct error *err);
 MUST_CHECK status dispatcher_ask(struct dispatcher *d, const struct effect_request *request,
                                  dispatcher_asked done, void *context, struct error *err);
-/* Begins no more deliveries, gives back to the ledger what was claimed and not begun, and forgets
- * the rest: their leases run out. Before the writer is closed. */
+/* Begins no more deliveries, records those that have ended, gives back to the ledger what was
+ * claimed and not begun, and forgets the rest: their leases run out. Before the writer is closed.
+ */
 void dispatcher_halt(struct dispatcher *d);
 /* After it. The last memory is freed by callbacks of the loop. NULL is fine. */
 void dispatcher_close(struct dispatcher *d);

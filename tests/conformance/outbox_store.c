@@ -1,0 +1,268 @@
+/* The outbox worker over a store that goes away, comes back and is slow, against an HTTP server
+ * that counts: what was delivered is recorded once the store is back, and nothing is delivered that
+ * another worker may have. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <unistd.h>
+#include <uv.h>
+
+#include "base/time.h"
+#include "ledger/writer.h"
+#include "lib/host_effects.h"
+#include "net/fake_server_test.h"
+#include "outbox/dispatch.h"
+#include "outbox_helper.h"
+
+struct rig {
+    struct canon c, reader;
+    uv_loop_t loop;
+    struct writer *writer;
+    struct dispatcher_options options;
+    struct dispatcher *dispatcher;
+    struct fake_server *server;
+    struct guard guard;
+    struct guard_rule rule;
+    struct db *faulty;
+    atomic_bool down;    /* no connection can be made */
+    atomic_int connects; /* so many were tried */
+    atomic_int calls;    /* of the server */
+    atomic_bool hold;    /* the server does not answer */
+    atomic_int sleep_ms; /* of slow_task() */
+    struct writer_call slow;
+};
+
+static int64_t wall(void *clock) {
+    UNUSED(clock);
+    return clock_wall_us();
+}
+
+static status connect_rig(void *context, struct db **out, struct error *err) {
+    struct rig *r = context;
+    struct db *inner = NULL;
+    atomic_fetch_add(&r->connects, 1);
+    if (atomic_load(&r->down)) return error_set(err, ST_RETRY, "the store is down");
+    status st = db_open(r->c.url, DB_WRITE, &inner, err);
+    if (st != ST_OK) return st;
+    st = db_faulty_wrap(inner, out, err);
+    if (st != ST_OK)
+        db_close(inner);
+    else
+        r->faulty = *out;
+    return st;
+}
+
+static bool on_request(void *context, int fd, const struct fake_request *request) {
+    struct rig *r = context;
+    UNUSED(request);
+    atomic_fetch_add(&r->calls, 1);
+    for (int i = 0; i < 4000 && atomic_load(&r->hold); i++)
+        usleep(5000);
+    return fake_answer(fd, 200, "Content-Type: application/json\r\n", STR("{\"ok\":true}"));
+}
+
+static void rig_open(struct rig *r, str url) {
+    struct error err = {0};
+    *r = (struct rig){0};
+    canon_open(&r->c, url);
+    canon_put(&r->c, canon_event("RunStarted", "r1", NULL, 1));
+    canon_put(&r->c, canon_event("StepStarted", "r1", "s1", 1));
+    ledger_close(r->c.ledger);
+    r->c.ledger = NULL;
+    r->c.options.now_us = wall;
+    CHECK(ledger_open_with(connect_rig, r, &r->c.options, &r->c.ledger, &err) == ST_OK, "%s",
+          err.msg);
+    canon_open_reader(&r->reader, url);
+    CHECK(writer_open(r->c.ledger, NULL, &r->writer, &err) == ST_OK, "%s", err.msg);
+    r->c.ledger = NULL; /* the writer's */
+    r->server = fake_server_open(on_request, r);
+    r->rule = (struct guard_rule){
+        .scheme = STR("http"), .host = STR("127.0.0.1"), .port = fake_server_port(r->server)};
+    r->guard = (struct guard){.rules = &r->rule, .rule_count = 1, .allow_private = true};
+    uv_loop_init(&r->loop);
+    r->options = (struct dispatcher_options){
+        .writer = r->writer, .deliver = {.guard = &r->guard}, .worker = STR("w1"), .poll_ms = 200};
+}
+
+static void rig_start(struct rig *r) {
+    struct error err = {0};
+    CHECK(dispatcher_open(&r->loop, &r->options, &r->dispatcher, &err) == ST_OK, "%s", err.msg);
+}
+
+/* As a host does it. */
+static void rig_stop(struct rig *r) {
+    if (r->dispatcher) dispatcher_halt(r->dispatcher);
+    writer_close(r->writer);
+    r->writer = NULL;
+    if (r->dispatcher) dispatcher_close(r->dispatcher);
+    r->dispatcher = NULL;
+}
+
+static void rig_close(struct rig *r) {
+    atomic_store(&r->hold, false);
+    atomic_store(&r->down, false);
+    if (r->writer) rig_stop(r);
+    CHECK(uv_run(&r->loop, UV_RUN_DEFAULT) == 0);
+    CHECK(uv_loop_close(&r->loop) == 0, "a handle is left");
+    fake_server_close(r->server);
+    canon_close(&r->c);
+    canon_close(&r->reader);
+}
+
+static void turn(struct rig *r, int64_t ms) {
+    int64_t until = clock_mono_ns() + ms * 1000000;
+    while (clock_mono_ns() < until) {
+        (void)uv_run(&r->loop, UV_RUN_NOWAIT);
+        usleep(1000);
+    }
+}
+
+static void wait_calls(struct rig *r, int n) {
+    for (int i = 0; i < 3000 && atomic_load(&r->calls) < n; i++)
+        turn(r, 10);
+    CHECK(atomic_load(&r->calls) == n, "%d calls", atomic_load(&r->calls));
+}
+
+static status do_ask(struct ledger *ledger, void *context, struct error *err) {
+    struct rig *r = context;
+    struct effect_info info;
+    bool existing = false;
+    status st = ST_OK;
+    for (int i = 0; i < 3 && st == ST_OK; i++) {
+        char payload[128];
+        int n = snprintf(payload, sizeof(payload),
+                         "{\"url\":\"http://127.0.0.1:%d/\",\"idempotency_key\":\"key-%d\"}",
+                         fake_server_port(r->server), i);
+        struct effect_request request = {.run_id = STR("r1"),
+                                         .type = STR("API_CALL"),
+                                         .payload = str_n(payload, (size_t)n),
+                                         .max_retries = -1,
+                                         .base_ms = -1};
+        st = outbox_request(ledger, &request, &r->c.arena, &info, &existing, err);
+    }
+    return st;
+}
+
+static void on_ledger(struct rig *r, status (*task)(struct ledger *, void *, struct error *)) {
+    struct writer_call call = {.task = task, .task_context = r};
+    struct error err = {0};
+    CHECK(writer_append(r->writer, &call, 30000, &err) == ST_OK, "%s", err.msg);
+}
+
+/* The next call of the database fails, and the connection with it. */
+static status do_break(struct ledger *ledger, void *context, struct error *err) {
+    struct rig *r = context;
+    UNUSED(ledger);
+    UNUSED(err);
+    db_faulty_fail_at(r->faulty, 0, false);
+    return ST_OK;
+}
+
+static status do_claim(struct ledger *ledger, void *context, struct error *err) {
+    struct rig *r = context;
+    struct outbox_batch batch = {0};
+    return outbox_claim(ledger, STR("w2"), 10, 60000, &r->c.arena, &batch, err);
+}
+
+static status slow_task(struct ledger *ledger, void *context, struct error *err) {
+    struct rig *r = context;
+    usleep((useconds_t)atomic_load(&r->sleep_ms) * 1000);
+    return do_break(ledger, context, err);
+}
+
+static void slow_done(struct writer_call *call) { UNUSED(call); }
+
+/* "COMPLETED 1 0\n": status, executions and retries of each effect, in the order of their keys. */
+static str states(struct rig *r) {
+    return canon_lines(&r->reader,
+                       canon_fmt("SELECT status || ' ' || executions || ' ' || retry_count FROM"
+                                 " outbox_events ORDER BY idempotency_key"));
+}
+
+static void wait_states(struct rig *r, const char *want) {
+    for (int i = 0; i < 1000 && !canon_str_is(states(r), want); i++)
+        turn(r, 20);
+    CHECK(canon_str_is(states(r), want), "%.*s", STR_ARG(states(r)));
+}
+
+/* The record of a delivery waits until the store is back, and does not wear it out meanwhile. */
+TEST_DB(outbox_record_waits_for_the_store) {
+    struct rig r;
+    rig_open(&r, url);
+    on_ledger(&r, do_ask);
+    atomic_store(&r.hold, true);
+    rig_start(&r);
+    wait_calls(&r, 1);
+    on_ledger(&r, do_break);
+    atomic_store(&r.down, true);
+    int before = atomic_load(&r.connects);
+    atomic_store(&r.hold, false);
+    turn(&r, 2000);
+    int tried = atomic_load(&r.connects) - before;
+    CHECK(tried >= 2 && tried <= 30, "the store was called %d times in 2 seconds", tried);
+    CHECK(atomic_load(&r.calls) == 1);
+    atomic_store(&r.down, false);
+    wait_states(&r, "COMPLETED 1 0\nCOMPLETED 1 0\nCOMPLETED 1 0\n");
+    CHECK(atomic_load(&r.calls) == 3);
+    rig_close(&r);
+}
+
+/* What is behind a slow delivery in its batch is not delivered after its lease: another worker may
+ * have it by then. */
+TEST_DB(outbox_lease_ends_before_a_delivery_begins) {
+    struct rig r;
+    rig_open(&r, url);
+    on_ledger(&r, do_ask);
+    atomic_store(&r.hold, true);
+    r.options.lease_ms = 1000;
+    r.options.batches = 1;
+    rig_start(&r);
+    wait_calls(&r, 1);
+    turn(&r, 1100);
+    on_ledger(&r, do_claim); /* it has */
+    atomic_store(&r.hold, false);
+    turn(&r, 1000);
+    CHECK(atomic_load(&r.calls) == 1, "%d calls", atomic_load(&r.calls));
+    wait_states(&r, "PROCESSING 2 1\nPROCESSING 2 1\nPROCESSING 2 1\n");
+    rig_close(&r);
+}
+
+/* If nobody has, it is given back and taken again: it had not begun, and no retry is used up. */
+TEST_DB(outbox_lease_ends_and_nobody_has_it) {
+    struct rig r;
+    rig_open(&r, url);
+    on_ledger(&r, do_ask);
+    atomic_store(&r.hold, true);
+    r.options.lease_ms = 1000;
+    r.options.batches = 1;
+    rig_start(&r);
+    wait_calls(&r, 1);
+    turn(&r, 1100);
+    atomic_store(&r.hold, false);
+    wait_states(&r, "COMPLETED 1 0\nCOMPLETED 2 0\nCOMPLETED 2 0\n");
+    CHECK(atomic_load(&r.calls) == 3);
+    rig_close(&r);
+}
+
+/* A worker ends while the record of a delivery fails at the store: that effect was begun, and is
+ * not given back as if it were not. */
+TEST_DB(outbox_ends_while_a_record_fails) {
+    struct rig r;
+    struct error err = {0};
+    rig_open(&r, url);
+    on_ledger(&r, do_ask);
+    atomic_store(&r.hold, true);
+    r.options.batches = 1;
+    rig_start(&r);
+    wait_calls(&r, 1);
+    atomic_store(&r.sleep_ms, 1000);
+    r.slow = (struct writer_call){.task = slow_task, .task_context = &r, .done = slow_done};
+    CHECK(writer_submit(r.writer, &r.slow, &err) == ST_OK, "%s", err.msg);
+    atomic_store(&r.hold, false);
+    turn(&r, 500);
+    rig_stop(&r);
+    str found = states(&r);
+    CHECK(canon_str_is(found, "PROCESSING 1 0\nPENDING 1 0\nPENDING 1 0\n") ||
+              canon_str_is(found, "COMPLETED 1 0\nPENDING 1 0\nPENDING 1 0\n"),
+          "%.*s", STR_ARG(found));
+    rig_close(&r);
+}
