@@ -16,6 +16,13 @@ enum {
     DETAIL_MAX = 16384,
 };
 
+/* The next who needs the connection makes a new one: what only reads would find it dead for ever.
+ */
+static status noticed(struct ledger *l, status st) {
+    if (st == ST_RETRY) l->broken = true;
+    return st;
+}
+
 /* ---- facts ---- */
 
 static void put_text(struct buf *b, const char *name, str value) {
@@ -302,12 +309,12 @@ status outbox_request(struct ledger *l, const struct effect_request *given, stru
     buf_init_fixed(&r.key, key, sizeof(key));
     status st = check_request(&r, arena, err);
     if (st == ST_OK) st = ledger_usable(l, err);
-    if (st == ST_OK) st = find_run(l, &r, arena, err);
+    if (st == ST_OK) st = noticed(l, find_run(l, &r, arena, err));
     if (st == ST_OK) st = request_append(l, &r, arena, &result, err);
     int64_t tenant_no = 0;
     int64_t seq = 0;
-    if (st == ST_OK) st = tenant_number(l, r.run.tenant_id, &tenant_no, &seq, err);
-    if (st == ST_OK) st = outbox_at(l, pos_of(tenant_no, result.seq), arena, out, err);
+    if (st == ST_OK) st = noticed(l, tenant_number(l, r.run.tenant_id, &tenant_no, &seq, err));
+    if (st == ST_OK) st = noticed(l, outbox_at(l, pos_of(tenant_no, result.seq), arena, out, err));
     if (st == ST_OK) *existing = result.duplicate;
     if (st == ST_OK && result.duplicate && out->effect.status == OUTBOX_COMPLETED)
         LOG(LOG_INFO, "an effect that was asked for is done already: skipped",
@@ -463,7 +470,7 @@ status outbox_fail(struct ledger *l, const struct effect_info *claimed, str code
         st = add_failure(&f, claimed, code, message, detail, ledger_now_us(l) + wait_ms * 1000, &b,
                          err);
     if (st == ST_OK) st = facts_append(l, &f, NULL, err);
-    if (st == ST_OK && f.results[0].duplicate) st = still_ours(l, claimed, &arena, err);
+    if (st == ST_OK && f.results[0].duplicate) st = noticed(l, still_ours(l, claimed, &arena, err));
     if (st == ST_OK && dead) *dead = e->retry_count + 1 > e->max_retries;
     buf_release(&b);
     arena_release(&arena);
@@ -539,7 +546,7 @@ status outbox_claim(struct ledger *l, str worker, size_t limit, int64_t lease_ms
     *out = (struct outbox_batch){0};
     if (limit > CLAIMS_MAX) limit = CLAIMS_MAX;
     status st = ledger_usable(l, err);
-    if (st == ST_OK) st = outbox_due(l, now, limit, arena, &due, &count, err);
+    if (st == ST_OK) st = noticed(l, outbox_due(l, now, limit, arena, &due, &count, err));
     if (st == ST_OK && count > 0) {
         out->items = arena_try(arena, count * sizeof(*out->items));
         if (!out->items) return ledger_no_memory(err);
@@ -547,7 +554,7 @@ status outbox_claim(struct ledger *l, str worker, size_t limit, int64_t lease_ms
     }
     if (st != ST_OK) return st;
     out->more = count > 0 && count == limit;
-    st = outbox_next_due(l, now, &out->next_us, err);
+    st = noticed(l, outbox_next_due(l, now, &out->next_us, err));
     return out->count > 0 ? ST_OK : st; /* what was claimed must be told: nobody else gets it */
 }
 
@@ -559,7 +566,7 @@ status outbox_expire(struct ledger *l, str worker, size_t limit, size_t *count, 
     arena_init(&arena, 4096, SIZE_MAX);
     buf_init(&b, EVENT_BYTES_MAX);
     status st = ledger_usable(l, err);
-    if (st == ST_OK) st = outbox_processing(l, limit, &arena, &items, count, err);
+    if (st == ST_OK) st = noticed(l, outbox_processing(l, limit, &arena, &items, count, err));
     for (size_t i = 0; i < *count && st == ST_OK; i++) {
         struct facts f;
         struct event ids = ids_of(&items[i]);
@@ -605,7 +612,7 @@ status outbox_requeue(struct ledger *l, str tenant_id, uuid effect_id, str actor
     arena_init(&arena, 4096, SIZE_MAX);
     buf_init(&b, EVENT_BYTES_MAX);
     status st = ledger_usable(l, err);
-    if (st == ST_OK) st = outbox_find(l, tenant_id, effect_id, &arena, &info, err);
+    if (st == ST_OK) st = noticed(l, outbox_find(l, tenant_id, effect_id, &arena, &info, err));
     if (st == ST_OK && info.effect.status != OUTBOX_DEAD_LETTER)
         st = error_at(err, ST_CONFLICT, "EFFECT_NOT_DEAD", "",
                       "the effect is %s: only a dead letter can be put back",

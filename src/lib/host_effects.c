@@ -15,7 +15,8 @@ struct waiter { /* an attempt of an effect step */
     struct host_effects *owner;
     struct attempt *attempt; /* NULL: it is answered */
     uuid effect_id;
-    bool asked;       /* the effect is in the ledger */
+    bool asked;       /* the ledger has answered */
+    bool again;       /* the store failed: it is asked for again; nobody has it meanwhile */
     bool wait;        /* for its end */
     int64_t until_ns; /* 0: as long as it takes */
 };
@@ -119,6 +120,7 @@ static bool answer_settled(struct waiter *w, const struct effect_info *info) {
 
 /* ---- asking ---- */
 
+/* What the store could not do now is no failure of the step: it is asked again until it can. */
 static void on_asked(void *context, status st, const struct effect_info *info, bool existing,
                      const struct error *err) {
     struct waiter *w = context;
@@ -128,6 +130,8 @@ static void on_asked(void *context, status st, const struct effect_info *info, b
         mem_free(w);
         return;
     }
+    w->again = st == ST_RETRY;
+    if (w->again) return;
     if (st != ST_OK) {
         answer(w, false, STR_NONE, err->reason ? err->reason : "EFFECT_FAILED", str_c(err->msg));
         return;
@@ -177,7 +181,7 @@ static status ask(struct waiter *w, struct error *err) {
 static void on_settled(void *context, const struct effect_info *info) {
     struct host_effects *e = context;
     for (struct waiter *w = e->waiters; w;) {
-        bool ends = w->asked && w->wait && uuid_eq(w->effect_id, info->effect.id) &&
+        bool ends = w->asked && w->wait && !w->again && uuid_eq(w->effect_id, info->effect.id) &&
                     answer_settled(w, info);
         w = ends ? e->waiters : w->next;
     }
@@ -190,6 +194,13 @@ static void check_times(struct host_effects *e) {
         if (ends) answer(w, false, STR_NONE, "TIMEOUT", STR("the effect took too long"));
         w = ends ? e->waiters : w->next;
     }
+}
+
+static void ask_again(struct waiter *w) {
+    struct error ignored;
+    w->asked = false;
+    w->again = false;
+    if (ask(w, &ignored) != ST_OK) w->asked = w->again = true; /* no memory: later */
 }
 
 /* Another node may have delivered it, and what we heard of our own may have been lost. */
@@ -216,7 +227,10 @@ static void look_at_some(struct host_effects *e) {
             last = &(*last)->next;
         *last = w;
         w->next = NULL;
-        if (w->asked && w->wait) look(e, w);
+        if (w->again)
+            ask_again(w);
+        else if (w->asked && w->wait && e->reader)
+            look(e, w);
     }
 }
 

@@ -26,6 +26,7 @@ struct rig {
     atomic_bool down;    /* no connection can be made */
     atomic_int connects; /* so many were tried */
     atomic_int calls;    /* of the server */
+    atomic_int fail;     /* so many are answered with 503 */
     atomic_bool hold;    /* the server does not answer */
     atomic_int sleep_ms; /* of slow_task() */
     struct writer_call slow;
@@ -57,6 +58,7 @@ static bool on_request(void *context, int fd, const struct fake_request *request
     atomic_fetch_add(&r->calls, 1);
     for (int i = 0; i < 4000 && atomic_load(&r->hold); i++)
         usleep(5000);
+    if (atomic_fetch_sub(&r->fail, 1) > 0) return fake_answer(fd, 503, "", STR("{}"));
     return fake_answer(fd, 200, "Content-Type: application/json\r\n", STR("{\"ok\":true}"));
 }
 
@@ -266,3 +268,130 @@ TEST_DB(outbox_ends_while_a_record_fails) {
           "%.*s", STR_ARG(found));
     rig_close(&r);
 }
+
+/* The connection is gone while the worker only looks: it gets a new one, and finds what is due. */
+TEST_DB(outbox_worker_finds_its_connection_dead) {
+    struct rig r;
+    if (!str_starts(url, STR("postgres"))) return; /* a file does not hang up */
+    rig_open(&r, url);
+    on_ledger(&r, do_ask);
+    atomic_store(&r.fail, 3);
+    rig_start(&r);
+    wait_states(&r, "FAILED 1 1\nFAILED 1 1\nFAILED 1 1\n");
+    (void)canon_lines(&r.reader, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid"
+                                 " <> pg_backend_pid() AND datname = current_database()");
+    wait_states(&r, "COMPLETED 2 1\nCOMPLETED 2 1\nCOMPLETED 2 1\n");
+    rig_close(&r);
+}
+
+/* ---- the steps ---- */
+
+struct asker { /* an attempt of an effect step */
+    struct attempt attempt;
+    struct plan_step step;
+    char body[256];
+    int ended;
+    bool ok;
+    char code[64];
+};
+
+static void on_end(struct attempt *attempt, bool ok, str output, const char *code, str message,
+                   str detail) {
+    struct asker *a = attempt->context;
+    UNUSED(output);
+    UNUSED(message);
+    UNUSED(detail);
+    a->ended++;
+    a->ok = ok;
+    snprintf(a->code, sizeof(a->code), "%s", code ? code : "");
+}
+
+static void asker_start(struct asker *a, struct rig *r, struct host_effects *e) {
+    int n = snprintf(a->body, sizeof(a->body),
+                     "{\"effectType\":\"API_CALL\",\"payload\":{\"url\":"
+                     "\"http://127.0.0.1:%d/\"},\"wait\":true}",
+                     fake_server_port(r->server));
+    a->step = (struct plan_step){.id = STR("s1"), .type = PLAN_EFFECT};
+    a->attempt = (struct attempt){.step = &a->step,
+                                  .run_id = STR("r1"),
+                                  .tenant_id = STR("acme"),
+                                  .project_id = STR("shop"),
+                                  .environment_id = STR("prod"),
+                                  .number = 1,
+                                  .body = str_n(a->body, (size_t)n),
+                                  .done = on_end,
+                                  .context = a};
+    host_effects_start(e, &a->attempt);
+}
+
+static struct host_effects *effects_open(struct rig *r) {
+    struct host_effects *e = NULL;
+    struct error err = {0};
+    CHECK(host_effects_open(&r->loop, &r->options, r->reader.ledger, &e, &err) == ST_OK, "%s",
+          err.msg);
+    return e;
+}
+
+static void effects_close(struct rig *r, struct host_effects *e) {
+    host_effects_halt(e);
+    rig_stop(r);
+    host_effects_close(e);
+}
+
+/* A store that is away for a while fails no step. */
+TEST_DB(outbox_step_waits_for_the_store) {
+    struct rig r;
+    struct asker a = {0};
+    rig_open(&r, url);
+    struct host_effects *e = effects_open(&r);
+    turn(&r, 100);
+    on_ledger(&r, do_break);
+    atomic_store(&r.down, true);
+    asker_start(&a, &r, e);
+    turn(&r, 2000);
+    CHECK(a.ended == 0, "it ended: %s", a.code);
+    atomic_store(&r.down, false);
+    for (int i = 0; i < 1000 && a.ended == 0; i++)
+        turn(&r, 10);
+    CHECK(a.ended == 1 && a.ok, "%d %s", a.ended, a.code);
+    CHECK(canon_str_is(states(&r), "COMPLETED 1 0\n") && atomic_load(&r.calls) == 1);
+    effects_close(&r, e);
+    CHECK(a.ended == 1);
+    rig_close(&r);
+}
+
+/* A step is stopped, and the host ends with another, in every state of their asking: each has one
+ * answer, and nothing is left. */
+enum asking { ASKING, ASKED, STORE_DOWN, DELIVERING };
+
+static void end_while(str url, enum asking state) {
+    struct rig r;
+    struct asker a = {0};
+    struct asker b = {0};
+    struct error err = {0};
+    rig_open(&r, url);
+    atomic_store(&r.hold, true);
+    struct host_effects *e = effects_open(&r);
+    turn(&r, 100);
+    if (state == STORE_DOWN) on_ledger(&r, do_break);
+    atomic_store(&r.down, state == STORE_DOWN);
+    atomic_store(&r.sleep_ms, 300);
+    r.slow = (struct writer_call){.task = slow_task, .task_context = &r, .done = slow_done};
+    if (state <= ASKED) CHECK(writer_submit(r.writer, &r.slow, &err) == ST_OK, "%s", err.msg);
+    asker_start(&a, &r, e);
+    asker_start(&b, &r, e);
+    if (state == DELIVERING) wait_calls(&r, 1);
+    if (state == STORE_DOWN) turn(&r, 300);
+    host_effects_stop(e, &a.attempt);
+    CHECK(a.ended == 1 && b.ended == 0, "%d %d", a.ended, b.ended);
+    if (state == ASKED) turn(&r, 500);
+    effects_close(&r, e);
+    CHECK(a.ended == 1 && strcmp(a.code, "CANCELLED") == 0, "%d %s", a.ended, a.code);
+    CHECK(b.ended == 1 && strcmp(b.code, "CANCELLED") == 0, "%d %s", b.ended, b.code);
+    rig_close(&r);
+}
+
+TEST_DB(outbox_step_ends_while_it_asks) { end_while(url, ASKING); }
+TEST_DB(outbox_step_ends_and_its_ask_comes_back) { end_while(url, ASKED); }
+TEST_DB(outbox_step_ends_while_the_store_is_down) { end_while(url, STORE_DOWN); }
+TEST_DB(outbox_step_ends_while_it_is_delivered) { end_while(url, DELIVERING); }

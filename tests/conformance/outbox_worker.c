@@ -364,6 +364,36 @@ TEST_DB(outbox_step_ends_before_its_effect) {
     place_close(&p);
 }
 
+/* A key that an effect of another run has: the step waits for that one, whichever state it is in.
+ */
+TEST_DB(outbox_step_waits_for_the_effect_of_another_run) {
+    struct place p;
+    struct error err = {0};
+    size_t count = 0;
+    char plan[1024];
+    place_open(&p, url);
+    snprintf(plan, sizeof(plan),
+             "{\"schemaVersion\":\"v1.3\",\"metadata\":{\"planId\":\"tell\",\"planVersion\":\"1\"},"
+             "\"steps\":[{\"stepId\":\"tell\",\"type\":\"effect\",\"effectType\":\"API_CALL\","
+             "\"payload\":{\"url\":\"http://127.0.0.1:%d/\",\"idempotency_key\":\"one\"},"
+             "\"wait\":true}]}",
+             fake_server_port(p.server));
+    atomic_store(&p.hold, true);
+    struct start_request first = bed_request(&p.bed, plan, "r1");
+    CHECK(bed_start(&p.bed, &first, &err) == ST_OK, "%s", err.msg);
+    wait_calls(&p, 1);
+    struct start_request second = bed_request(&p.bed, plan, "r2");
+    CHECK(bed_start(&p.bed, &second, &err) == ST_OK, "%s", err.msg);
+    bed_turn(&p.bed, 300);
+    CHECK(bed_status(&p.bed, "r2") == RUN_RUNNING);
+    atomic_store(&p.hold, false);
+    CHECK(bed_wait(&p.bed, "r1") == RUN_COMPLETED && bed_wait(&p.bed, "r2") == RUN_COMPLETED);
+    CHECK(bed_run(&p.bed, plan, "r3") == RUN_COMPLETED, "it had ended before");
+    (void)effects_of(&p, "r3", &count);
+    CHECK(count == 0 && calls(&p) == 1, "%d calls", calls(&p));
+    place_close(&p);
+}
+
 /* CE-1-2, CE-10.1-1: of the sources, only the outbox worker calls the integrations, and nobody but
  * it (and whoever configures it) sees their interface. */
 TEST(outbox_alone_calls_the_integrations) {
