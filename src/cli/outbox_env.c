@@ -52,6 +52,11 @@ status effect_retries_parse(str text, struct arena *arena, struct effect_retry *
     return ST_OK;
 }
 
+/* Such a URL often is a secret itself, or has a password in it: it is not shown. */
+static status bad_urls(const char *expected, struct error *err) {
+    return error_at(err, ST_INVALID, USAGE_ERROR, "", "CAIRN_ALERT_URLS must be %s", expected);
+}
+
 /* URLs, separated by blanks. Where they may lead is checked when they are called, as for any
  * effect. */
 static status alerts(struct arena *arena, const struct outbox_sinks **out, struct error *err) {
@@ -63,12 +68,11 @@ static status alerts(struct arena *arena, const struct outbox_sinks **out, struc
         str one = STR_NONE;
         left = STR_NONE;
         (void)str_split(rest, ' ', &one, &left);
-        if (sinks->count == OUTBOX_SINKS_MAX)
-            return bad("CAIRN_ALERT_URLS", "at most 8 URLs", text, err);
+        if (sinks->count == OUTBOX_SINKS_MAX) return bad_urls("at most 8 URLs", err);
         status st = url_parse(one, arena, &url, err);
         if (st != ST_OK || url.has_user ||
             (!str_eq(url.scheme, STR("https")) && !str_eq(url.scheme, STR("http"))))
-            return bad("CAIRN_ALERT_URLS", "http or https URLs, separated by blanks", one, err);
+            return bad_urls("http or https URLs without a user, separated by blanks", err);
         sinks->urls[sinks->count++] = one;
         *out = sinks;
     }
