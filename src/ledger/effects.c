@@ -141,6 +141,7 @@ status effects_check(struct group *g, const struct run_entry *entry, const struc
     struct arena scratch;
     struct effect probe = {0};
     struct event_record rec = {.event = *e, .seq = 1, .persisted_us = g->now_us};
+    if (t && t->persisted_us > rec.persisted_us) rec.persisted_us = t->persisted_us;
     uuid id = {0};
     arena_init(&scratch, 512, SIZE_MAX);
     bool named = uuid_parse(e->subject, &id);

@@ -23,6 +23,26 @@ static status noticed(struct ledger *l, status st) {
     return st;
 }
 
+/* ---- time ---- */
+
+/* The store's clock; but should that be set back, as far as it was: an effect is due at the time of
+ * its event, and a tenant's events never run back. */
+static status outbox_now(struct ledger *l, int64_t *now_us, struct error *err) {
+    struct db_stmt *q = NULL;
+    bool row = false;
+    status st = ST_OK;
+    if (l->outbox_now_us == 0) {
+        st = db_prepare(l->db, "SELECT COALESCE(MAX(persisted_us), 0) FROM ledger_tenant", &q, err);
+        if (st == ST_OK) st = db_step(q, &row, err);
+        if (st == ST_OK) l->outbox_now_us = db_int(q, 0);
+        if (q) db_reset(q);
+    }
+    int64_t clock = ledger_now_us(l);
+    if (clock > l->outbox_now_us) l->outbox_now_us = clock;
+    *now_us = l->outbox_now_us;
+    return st;
+}
+
 /* ---- facts ---- */
 
 static void put_text(struct buf *b, const char *name, str value) {
@@ -463,12 +483,14 @@ status outbox_fail(struct ledger *l, const struct effect_info *claimed, str code
     struct event ids = ids_of(claimed);
     const struct effect *e = &claimed->effect;
     int64_t wait_ms = effect_backoff_ms(e->retry_count + 1, e->base_ms);
+    int64_t now = 0;
     arena_init(&arena, 4096, SIZE_MAX);
     buf_init(&b, EVENT_BYTES_MAX);
     status st = facts_init(l, &f, &ids, e->id, actor, &claimed->request_id, &arena, err);
+    if (st == ST_OK) st = ledger_usable(l, err);
+    if (st == ST_OK) st = noticed(l, outbox_now(l, &now, err));
     if (st == ST_OK)
-        st = add_failure(&f, claimed, code, message, detail, ledger_now_us(l) + wait_ms * 1000, &b,
-                         err);
+        st = add_failure(&f, claimed, code, message, detail, now + wait_ms * 1000, &b, err);
     if (st == ST_OK) st = facts_append(l, &f, NULL, err);
     if (st == ST_OK && f.results[0].duplicate) st = noticed(l, still_ours(l, claimed, &arena, err));
     if (st == ST_OK && dead) *dead = e->retry_count + 1 > e->max_retries;
@@ -506,6 +528,20 @@ static status add_claim(struct facts *f, struct effect_info *i, str worker, int6
     return facts_add(f, EVENT_EFFECT_EXECUTING, e->executions, b, err);
 }
 
+/* Nobody else says so of an effect whose worker is gone. */
+static void log_expiry(const struct facts *f, const struct effect_info *i) {
+    char id[UUID_TEXT_LEN];
+    bool expired = f->items[0].event.type == EVENT_EFFECT_FAILED && f->results[0].code == ST_OK;
+    if (!expired || f->results[0].duplicate) return;
+    bool dead = f->items[1].event.type == EVENT_EFFECT_DEAD_LETTERED;
+    uuid_format(i->effect.id, id);
+    LOG(dead ? LOG_ERROR : LOG_WARN,
+        dead ? "an effect is dead: its last worker did not come back"
+             : "the worker of an effect did not come back",
+        LOG_S("effectId", str_n(id, sizeof(id))), LOG_S("effectType", i->effect.type),
+        LOG_S("runId", i->run_id));
+}
+
 /* Claimed: our own EffectExecuting is in the ledger, not one like it. */
 static bool is_claimed(const struct facts *f) {
     const struct append_result *last = &f->results[f->count - 1];
@@ -514,10 +550,9 @@ static bool is_claimed(const struct facts *f) {
 }
 
 static status claim_all(struct ledger *l, struct effect_info *due, size_t count, str worker,
-                        int64_t lease_ms, struct arena *arena, struct outbox_batch *out,
-                        struct error *err) {
+                        int64_t now, int64_t lease_ms, struct arena *arena,
+                        struct outbox_batch *out, struct error *err) {
     struct buf b;
-    int64_t now = ledger_now_us(l);
     struct facts *facts = arena_try(arena, count * sizeof(*facts));
     struct append_request **requests = arena_try(arena, count * sizeof(struct append_request *));
     if (!facts || !requests) return ledger_no_memory(err);
@@ -534,6 +569,7 @@ static status claim_all(struct ledger *l, struct effect_info *due, size_t count,
     if (st == ST_OK) st = ledger_append(l, requests, count, err);
     for (size_t i = 0; i < count && st == ST_OK; i++) {
         if (is_claimed(&facts[i])) out->items[out->count++] = due[i];
+        log_expiry(&facts[i], &due[i]);
     }
     return st;
 }
@@ -542,15 +578,16 @@ status outbox_claim(struct ledger *l, str worker, size_t limit, int64_t lease_ms
                     struct arena *arena, struct outbox_batch *out, struct error *err) {
     struct effect_info *due = NULL;
     size_t count = 0;
-    int64_t now = ledger_now_us(l);
+    int64_t now = 0;
     *out = (struct outbox_batch){0};
     if (limit > CLAIMS_MAX) limit = CLAIMS_MAX;
     status st = ledger_usable(l, err);
+    if (st == ST_OK) st = noticed(l, outbox_now(l, &now, err));
     if (st == ST_OK) st = noticed(l, outbox_due(l, now, limit, arena, &due, &count, err));
     if (st == ST_OK && count > 0) {
         out->items = arena_try(arena, count * sizeof(*out->items));
         if (!out->items) return ledger_no_memory(err);
-        st = claim_all(l, due, count, worker, lease_ms, arena, out, err);
+        st = claim_all(l, due, count, worker, now, lease_ms, arena, out, err);
     }
     if (st != ST_OK) return st;
     out->more = count > 0 && count == limit;
@@ -562,17 +599,20 @@ status outbox_expire(struct ledger *l, str worker, size_t limit, size_t *count, 
     struct arena arena;
     struct buf b;
     struct effect_info *items = NULL;
+    int64_t now = 0;
     *count = 0;
     arena_init(&arena, 4096, SIZE_MAX);
     buf_init(&b, EVENT_BYTES_MAX);
     status st = ledger_usable(l, err);
+    if (st == ST_OK) st = noticed(l, outbox_now(l, &now, err));
     if (st == ST_OK) st = noticed(l, outbox_processing(l, limit, &arena, &items, count, err));
     for (size_t i = 0; i < *count && st == ST_OK; i++) {
         struct facts f;
         struct event ids = ids_of(&items[i]);
         st = facts_init(l, &f, &ids, items[i].effect.id, worker, &items[i].request_id, &arena, err);
-        if (st == ST_OK) st = add_expiry(&f, &items[i], ledger_now_us(l), &b, err);
+        if (st == ST_OK) st = add_expiry(&f, &items[i], now, &b, err);
         if (st == ST_OK) st = facts_append(l, &f, NULL, err);
+        if (st == ST_OK) log_expiry(&f, &items[i]);
     }
     buf_release(&b);
     arena_release(&arena);

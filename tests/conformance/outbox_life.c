@@ -346,3 +346,24 @@ TEST_DB(outbox_dead_letters_are_told) {
     canon_clean(&c);
     canon_close(&c);
 }
+
+/* A clock that is set back holds up nothing but retries: new effects are due at once. */
+TEST_DB(outbox_survives_a_clock_that_runs_back) {
+    struct canon c;
+    struct error err = {0};
+    open_with_run(&c, url);
+    c.now_us += INT64_C(7200) * 1000000;
+    canon_put(&c, canon_event("StepStarted", "r1", "a", 1));
+    c.now_us -= INT64_C(3600) * 1000000;
+    canon_reopen(&c);
+    struct effect_info e = outbox_ask(&c, "r1", "API_CALL", "{}");
+    struct outbox_batch batch = outbox_take(&c, 10);
+    CHECK(batch.count == 1, "it is due");
+    CHECK(outbox_fail(c.ledger, &batch.items[0], STR("X"), STR("no"), STR_NONE, STR("w"), NULL,
+                      &err) == ST_OK,
+          "%s", err.msg);
+    CHECK(outbox_take(&c, 10).count == 0, "not before its time");
+    CHECK(outbox_read(&c, e.effect.id).effect.status == OUTBOX_FAILED);
+    canon_clean(&c);
+    canon_close(&c);
+}

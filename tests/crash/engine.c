@@ -346,7 +346,7 @@ static int64_t first_ran(const char *dir, const char *run_id, const char *step) 
     return us;
 }
 
-/* CE-4.2-5 (with CYCLES=200: 300 kills): every effect that was requested was delivered. */
+/* Every effect that was requested was delivered. */
 static bool check_effects(struct ledger *l, const char *dir, const char *id, struct arena *arena) {
     struct outbox_filter filter = {.run_id = str_c(id)};
     struct effect_info *items = NULL;
