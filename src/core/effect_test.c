@@ -12,9 +12,11 @@ static const char id_text[] = "6ba7b810-9dad-41d1-80b4-00c04fd430c8";
 
 /* ---- the reducer ---- */
 
+#define REQUESTED                                                                                  \
+    "{\"effect_type\":\"API_CALL\",\"idempotency_key\":\"k\",\"max_retries\":5,"                   \
+    "\"base_delay_ms\":1000,\"payload\":{}}"
 static const char *const data_of[] = {
-    "{\"effect_type\":\"API_CALL\",\"idempotency_key\":\"k\",\"max_retries\":5,\"base_delay_ms\":"
-    "1000,\"payload\":{}}",
+    REQUESTED,
     "{\"lease_until\":\"2026-01-04T12:01:00Z\"}",
     "{\"result\":1}",
     "{\"retry_count\":1,\"next_retry_at\":\"2026-01-04T12:00:02Z\"}",
@@ -94,13 +96,14 @@ TEST(effect_apply_every_fact_in_every_state) {
                 enum outbox_status want = n == right ? table[t].next[s] : OUTBOX_NONE;
                 status st = effect_apply(&e, &rec, &arena, &err);
                 CHECK(st == (want == OUTBOX_NONE ? ST_CONFLICT : ST_OK),
-                      "%s of %d in %s: status %d", data_of[t], (int)n, outbox_status_name(s), st);
+                      "%s of %d in %s: status %d", data_of[t], (int)n,
+                      outbox_status_name((enum outbox_status)s), st);
                 if (want == OUTBOX_NONE)
                     CHECK(same(&e, &before) && strcmp(err.reason, "EFFECT_MOVED") == 0,
                           "refused, and something changed");
                 else
                     CHECK(e.status == want && e.last_seq == 7, "fact %zu in %s", t,
-                          outbox_status_name(s));
+                          outbox_status_name((enum outbox_status)s));
             }
         }
     }
