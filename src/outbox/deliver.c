@@ -277,6 +277,7 @@ static bool options_copy(struct deliverer *d, const struct deliverer_options *fr
 static void on_closed(uv_handle_t *handle) {
     struct deliverer *d = handle->data;
     arena_release(&d->arena);
+    mem_free(d->sent.hashes);
     mem_free(d);
 }
 

@@ -4,8 +4,12 @@
  * `to` and one of the bodies must be there; html and text together are alternatives. The same
  * effect always makes the same mail, but for its date: the Message-ID comes from the tenant and the
  * key, so that a mail which is sent twice can be told by any mail program; X-Idempotency-Key has
- * the key. */
-#include "base/hash.h"
+ * the key.
+ *
+ * SMTP has no such key, so the memory of what was sent is ours: an effect that comes again because
+ * its end could not be recorded in time (the store was away, its lease ran out) is answered without
+ * a second mail. It ends with the process: between a mail and the record of it there is one commit,
+ * and a memory on disk would need one of its own. */
 #include "base/limits.h"
 #include "outbox/impl.h"
 #include "outbox/mime.h"
@@ -100,13 +104,12 @@ static bool take_email(struct parcel *p, struct email *e) {
 /* The hash of the key as the outbox stores it: keys are of a tenant. */
 static bool hash_key(struct parcel *p, char hex[SHA256_HEX_LEN]) {
     struct buf text;
-    uint8_t hash[SHA256_LEN];
     buf_init(&text, p->delivery->tenant_id.len + p->delivery->key.len + 1);
     buf_put(&text, p->delivery->tenant_id);
     buf_put_char(&text, '/');
     buf_put(&text, p->delivery->key);
-    sha256_of(buf_str(&text), hash);
-    hex_encode(hash, sizeof hash, hex);
+    sha256_of(buf_str(&text), p->key_hash);
+    hex_encode(p->key_hash, sizeof p->key_hash, hex);
     bool ok = !text.full;
     buf_release(&text);
     return ok || parcel_no_memory(p);
@@ -146,6 +149,24 @@ static void put_message(struct parcel *p, const struct email *e, const char *hex
         mime_put_part(b, e->html.ptr ? "text/html" : "text/plain", e->html.ptr ? e->html : e->text);
 }
 
+/* ---- what was sent ---- */
+
+static bool was_sent(const struct sent_mails *sent, const uint8_t hash[SHA256_LEN]) {
+    for (size_t i = 0; i < sent->count; i++) {
+        if (memcmp(sent->hashes[i], hash, SHA256_LEN) == 0) return true;
+    }
+    return false;
+}
+
+/* Without memory the mail is sent all the same: it may then be sent twice, but never not at all. */
+static void remember(struct sent_mails *sent, const uint8_t hash[SHA256_LEN]) {
+    if (!sent->hashes) sent->hashes = mem_alloc(SENT_MAILS_MAX * sizeof *sent->hashes);
+    if (!sent->hashes) return;
+    memcpy(sent->hashes[sent->next], hash, SHA256_LEN);
+    sent->next = (sent->next + 1) % SENT_MAILS_MAX;
+    if (sent->count < SENT_MAILS_MAX) sent->count++;
+}
+
 /* ---- sending ---- */
 
 static void answer_error(struct parcel *p, const struct error *err) {
@@ -157,6 +178,14 @@ static void answer_error(struct parcel *p, const struct error *err) {
     (void)parcel_fail(p, code, "%s", err->msg);
 }
 
+static void answer_sent(struct parcel *p) {
+    buf_init(&p->result, DELIVERY_RESULT_MAX);
+    buf_put_c(&p->result, "{\"message_id\":");
+    buf_put_json_str(&p->result, p->message_id);
+    buf_printf(&p->result, ",\"accepted\":%zu}", p->accepted);
+    parcel_done(p);
+}
+
 static void on_done(void *context, status st, const struct error *err) {
     struct parcel *p = context;
     p->mail = NULL;
@@ -164,11 +193,8 @@ static void on_done(void *context, status st, const struct error *err) {
         answer_error(p, err);
         return;
     }
-    buf_init(&p->result, DELIVERY_RESULT_MAX);
-    buf_put_c(&p->result, "{\"message_id\":");
-    buf_put_json_str(&p->result, p->message_id);
-    buf_printf(&p->result, ",\"accepted\":%zu}", p->accepted);
-    parcel_done(p);
+    remember(&p->deliverer->sent, p->key_hash);
+    answer_sent(p);
 }
 
 static bool envelope(struct parcel *p, const struct email *e, struct mail *mail) {
@@ -218,6 +244,10 @@ void email_begin(struct parcel *p) {
     if (!take_email(p, &e) || !hash_key(p, hex) || !message_id(p, hex, e.from.domain) ||
         !envelope(p, &e, &mail))
         return;
+    if (was_sent(&p->deliverer->sent, p->key_hash)) {
+        answer_sent(p);
+        return;
+    }
     struct buf message;
     buf_init(&message, MESSAGE_BYTES_MAX);
     put_message(p, &e, hex, &message);

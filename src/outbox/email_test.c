@@ -3,15 +3,20 @@
 #include "base/json.h"
 #include "net/mail_server_test.h"
 #include "outbox/depot_test.h"
+#include "outbox/impl.h"
 #include "test.h"
 
-static struct mail_server *open_usual(struct depot *b) {
-    struct mail_server *server = mail_server_open("");
+static void open_for(struct depot *b, struct mail_server *server) {
     struct deliverer_options options = depot_options(b);
     options.smtp_url = str_c(mail_server_url(server));
     options.smtp_plain = true;
     options.smtp_from = STR("Cairn <cairn@mail.example.com>");
     depot_open(b, &options);
+}
+
+static struct mail_server *open_usual(struct depot *b) {
+    struct mail_server *server = mail_server_open("");
+    open_for(b, server);
     return server;
 }
 
@@ -97,7 +102,10 @@ TEST(email_of_every_kind_arrives_as_it_was_meant) {
     struct mail_server *server = open_usual(&b);
     depot_run(&b, "SEND_EMAIL", spec);
     CHECK(b.ok && strstr(b.result, "\"accepted\":4}") != NULL, "%s %s", b.result, b.message);
-    depot_run(&b, "SEND_EMAIL", spec);
+    struct depot another; /* a deliverer remembers what it sent */
+    open_for(&another, server);
+    depot_run(&another, "SEND_EMAIL", spec);
+    depot_close(&another);
     CHECK(mail_server_count(server) == 2);
     yyjson_val *mail = mail_server_mail(server, 1, &b.arena);
     check_form(mail);
@@ -123,6 +131,58 @@ TEST(email_of_every_kind_arrives_as_it_was_meant) {
                "3456789\n--=_cairn_\n.\n");
     check_part(mail, 1, "text/html", "<b>\xC3\xA4 = 1</b>\n");
     CHECK(str_eq(source, text_at(mail_server_mail(server, 2, &b.arena), "source")));
+    close_all(&b, server);
+}
+
+static void run_with_key(struct depot *b, const char *tenant, const char *key, const char *to) {
+    char spec[256];
+    (void)snprintf(spec, sizeof spec, "{\"to\":[\"%s\"],\"subject\":\"s\",\"body_text\":\"t\"}",
+                   to);
+    struct delivery delivery = depot_delivery(b, "SEND_EMAIL", str_c(spec));
+    delivery.tenant_id = str_c(tenant);
+    delivery.key = str_c(key);
+    b->ended = 0;
+    delivery_start(b->deliverer, &delivery);
+    depot_wait(b, 1);
+}
+
+/* CE-9.2-2: the second run of a row answers as the first did, and sends nothing. Another key, or
+ * the key of another tenant, is another mail; what failed is sent when it comes again. */
+TEST(email_is_sent_once_a_key) {
+    char first[256];
+    struct depot b;
+    struct mail_server *server = open_usual(&b);
+    run_with_key(&b, "t1", "k1", "a@example.com");
+    CHECK(b.ok && mail_server_count(server) == 1, "%s %s", b.code, b.message);
+    (void)snprintf(first, sizeof first, "%s", b.result);
+    run_with_key(&b, "t1", "k1", "a@example.com");
+    CHECK(b.ok && mail_server_count(server) == 1, "%s %s", b.code, b.message);
+    CHECK(strcmp(b.result, first) == 0, "%s", b.result);
+    run_with_key(&b, "t1", "k2", "a@example.com");
+    run_with_key(&b, "t2", "k1", "a@example.com");
+    CHECK(b.ok && mail_server_count(server) == 3);
+    run_with_key(&b, "t1", "k3", "refuse@example.com");
+    CHECK(!b.ok && mail_server_count(server) == 3);
+    run_with_key(&b, "t1", "k3", "a@example.com");
+    CHECK(b.ok && mail_server_count(server) == 4);
+    close_all(&b, server);
+}
+
+/* Only so many are remembered: the newest. */
+TEST(email_memory_is_bounded) {
+    struct depot b;
+    struct mail_server *server = open_usual(&b);
+    run_with_key(&b, "t1", "k1", "a@example.com");
+    CHECK(b.deliverer->sent.count == 1 && b.deliverer->sent.next == 1);
+    b.deliverer->sent.next = SENT_MAILS_MAX - 1; /* as after so many others */
+    b.deliverer->sent.count = SENT_MAILS_MAX;
+    run_with_key(&b, "t1", "k2", "a@example.com");
+    CHECK(b.deliverer->sent.count == SENT_MAILS_MAX && b.deliverer->sent.next == 0);
+    run_with_key(&b, "t1", "k3", "a@example.com"); /* in the place of the first */
+    run_with_key(&b, "t1", "k2", "a@example.com");
+    CHECK(mail_server_count(server) == 3);
+    run_with_key(&b, "t1", "k1", "a@example.com");
+    CHECK(mail_server_count(server) == 4);
     close_all(&b, server);
 }
 

@@ -4,6 +4,7 @@
 #include <yyjson.h>
 
 #include "base/buf.h"
+#include "base/hash.h"
 #include "base/json.h"
 #include "base/mask.h"
 #include "net/client.h"
@@ -24,11 +25,19 @@ struct parcel { /* a delivery under way */
     bool exact; /* see guard_address() */
     size_t accepted;
     str message_id;
+    uint8_t key_hash[SHA256_LEN]; /* of a mail */
     /* The answer. */
     bool ended, ok;
     const char *code;
     struct buf result;
     struct buf message;
+};
+
+/* The mails that were sent last, by the hash of their key: a ring. */
+enum { SENT_MAILS_MAX = 4096 }; /* 128 KiB: an effect comes again within minutes */
+struct sent_mails {
+    uint8_t (*hashes)[SHA256_LEN]; /* SENT_MAILS_MAX of them; NULL until one was sent */
+    size_t count, next;
 };
 
 struct deliverer {
@@ -40,6 +49,7 @@ struct deliverer {
     struct guard sor_guard;
     struct client *client; /* NULL until it is needed */
     struct mailer *mailer; /* likewise */
+    struct sent_mails sent;
     struct parcel *under_way;
     struct parcel *ended, **ended_tail; /* in the order in which they did */
     struct delivery *starved;           /* there was no memory for a parcel; by `under_way` */
