@@ -14,7 +14,7 @@
 static const char *const types[] = {"WEBHOOK_CALL", "API_CALL", "SEND_EMAIL", "SOR_UPDATE"};
 static const char *const specs[] = {WEBHOOK, WEBHOOK, EMAIL, SOR};
 
-/* The driver is chosen by the type, and gets the payload; another type is a failure. */
+/* CE-4.4-10: the driver is chosen by the type, and gets the payload; another type is a failure. */
 TEST(deliver_chooses_the_driver_by_the_type) {
     static const char *const has[] = {"{\"a\":1}", "{\"a\":1}", NULL, "\"change\":{\"b\":2}"};
     static const char *const unknown[] = {"", "webhook_call", "PAGE_SOMEBODY", "WEBHOOK_CALL "};

@@ -236,25 +236,51 @@ TEST_DB(outbox_same_key_of_two_tenants) {
     canon_close(&c);
 }
 
+/* A row like the first one, but for what is given. */
+#define COPY_OF(pos, tenant, type, key)                                                            \
+    "INSERT INTO state_effect(effect_pos, tenant_no, run_no, effect_id, effect_type,"              \
+    " idempotency_key, created_us, base_ms, last_seq) SELECT effect_pos + " pos ", " tenant        \
+    ", run_no, {sqlite:randomblob(16)}{postgres:uuid_send(gen_random_uuid())}, " type ", " key     \
+    ", created_us, base_ms, last_seq FROM state_effect"
+#define COPY(pos, key) COPY_OF(pos, "tenant_no", "effect_type", key)
+#define CHARS(n) "{sqlite:printf('%." n "c','k')}{postgres:repeat('k'," n ")}"
+
 /* CE-4.3-4: no key, a key of 256 characters, a repeated key: no new row. */
 TEST_DB(outbox_key_column) {
     struct canon c;
     open_with_runs(&c, url);
     (void)outbox_ask(&c, "r1", "API_CALL", "{}");
-#define COPY(pos, key)                                                                             \
-    "INSERT INTO state_effect(effect_pos, tenant_no, run_no, effect_id, effect_type,"              \
-    " idempotency_key, created_us, base_ms, last_seq) SELECT effect_pos + " pos                    \
-    ", tenant_no, run_no, {sqlite:randomblob(16)}{postgres:uuid_send(gen_random_uuid())},"         \
-    " effect_type, " key ", created_us, base_ms, last_seq FROM state_effect"
     CHECK(canon_sql(&c, COPY("1", "NULL")) != ST_OK);
-    CHECK(canon_sql(&c, COPY("2", "{sqlite:printf('%.256c','k')}{postgres:repeat('k',256)}")) !=
-          ST_OK);
+    CHECK(canon_sql(&c, COPY("2", CHARS("256"))) != ST_OK);
     CHECK(canon_sql(&c, COPY("3", "idempotency_key")) != ST_OK);
     CHECK(canon_int(&c, "SELECT COUNT(*) FROM state_effect") == 1);
     /* and the same with 255 and a key of its own is a row: it was the key */
-    CHECK(canon_sql(&c, COPY("4", "{sqlite:printf('%.255c','k')}{postgres:repeat('k',255)}")) ==
-          ST_OK);
+    CHECK(canon_sql(&c, COPY("4", CHARS("255"))) == ST_OK);
     CHECK(canon_int(&c, "SELECT COUNT(*) FROM state_effect") == 2);
+    canon_close(&c);
+}
+
+/* CE-4.3-1: a row that is asked for without an id has one, which is a UUID and no other's, and the
+ * tenant's; a row of no tenant is refused. CE-4.3-2: so is one without a type, or with one of 101
+ * characters. */
+TEST_DB(outbox_identity_and_type_columns) {
+    struct canon c;
+    uuid id;
+    open_with_runs(&c, url);
+    (void)outbox_ask(&c, "r1", "API_CALL", "{}");
+    CHECK(canon_sql(&c, COPY_OF("1", "NULL", "effect_type", "'a'")) != ST_OK);
+    CHECK(canon_sql(&c, COPY_OF("2", "tenant_no", "NULL", "'b'")) != ST_OK);
+    CHECK(canon_sql(&c, COPY_OF("3", "tenant_no", CHARS("101"), "'c'")) != ST_OK);
+    CHECK(canon_int(&c, "SELECT COUNT(*) FROM state_effect") == 1);
+    CHECK(canon_sql(&c, COPY_OF("4", "tenant_no", CHARS("100"), "'d'")) == ST_OK);
+    canon_must_sql(&c, "DELETE FROM state_effect WHERE idempotency_key = 'd'");
+    (void)outbox_ask(&c, "r1", "API_CALL", "{\"n\":2}");
+    CHECK(canon_int(&c, "SELECT COUNT(DISTINCT id) FROM outbox_events") == 2);
+    CHECK(canon_int(&c, "SELECT COUNT(*) FROM outbox_events o JOIN tenants t ON t.id = o.tenant_id"
+                        " WHERE t.tenant_id = 'acme'") == 2);
+    CHECK(uuid_parse(canon_text(&c, "SELECT id FROM outbox_events"), &id));
+    CHECK(uuid_parse(canon_text(&c, "SELECT tenant_id FROM outbox_events"), &id));
+    canon_clean(&c);
     canon_close(&c);
 }
 
@@ -289,6 +315,7 @@ static void refused(struct canon *c, const struct effect_request *request, statu
           "something was written");
 }
 
+/* CE-4.3-3: without a payload, or with one that is no object, there is no effect. */
 TEST_DB(outbox_refuses_at_the_door) {
     static const struct {
         const char *payload, *reason;

@@ -152,8 +152,9 @@ TEST_DB(outbox_failure_is_retried) {
     canon_close(&c);
 }
 
-/* CE-7.2-1 to CE-7.2-4, CE-7.1-1, CE-7.3-1, CE-3.2-20, CE-4.4-13: each type has its executions and
- * its delays; then it is dead, with message and stack, says so once, is retried no more. */
+/* CE-7.2-1, CE-7.2-2, CE-7.2-3, CE-7.2-4, CE-7.1-1, CE-7.3-1, CE-3.2-20, CE-4.4-13: each type has
+ * its executions and its delays; then it is dead, with message and stack, says so once, is retried
+ * no more. */
 TEST_DB(outbox_types_have_their_retries) {
     static const struct {
         const char *type;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/metrics.h"
 #include "base/time.h"
 #include "engine_helper.h"
 #include "ledger/outbox.h"
@@ -22,6 +23,7 @@ struct place { /* what is called */
     pthread_mutex_t lock; /* guards what the server's threads write */
     int calls;
     char keys[CALLS_MAX][KEY_MAX];
+    char last[4096];     /* the newest request, whole */
     int busy, most_busy; /* requests at once */
     atomic_int fail;     /* so many are answered with 503 */
     atomic_bool hold;    /* the next one gets no answer until this is false */
@@ -32,6 +34,8 @@ static bool on_request(void *context, int fd, const struct fake_request *request
     struct place *p = context;
     const char *key = strcasestr(request->head, "x-idempotency-key: ");
     pthread_mutex_lock(&p->lock);
+    snprintf(p->last, sizeof(p->last), "%.*s%.*s", (int)(request->body.ptr - request->head),
+             request->head, STR_ARG(request->body));
     if (key && p->calls < CALLS_MAX) (void)sscanf(key + 19, "%255[^\r\n]", p->keys[p->calls]);
     p->calls++;
     p->busy++;
@@ -187,6 +191,101 @@ TEST_DB(outbox_delivers_again_after_a_crash) {
     const struct effect_info *e = effects_of(&p, "r1", &count);
     CHECK(count == 1 && e->effect.executions == 2 && e->effect.retry_count == 1);
     place_close(&p);
+}
+
+/* CE-9.1-3: an answer that is not 2xx is a failure of the row, which has its status and its text.
+ */
+TEST_DB(outbox_failure_is_in_the_row) {
+    struct effect_retry own[] = {{STR("WEBHOOK_CALL"), 1, 600000}, {.type = STR_NONE}};
+    struct place p;
+    size_t count = 0;
+    place_open(&p, url);
+    bed_close(&p.bed);
+    p.bed.options.effect_retries = own;
+    bed_open(&p.bed);
+    atomic_store(&p.fail, 1);
+    CHECK(bed_run(&p.bed, plan_of(&p, ""), "r1") == RUN_COMPLETED);
+    wait_effect(&p, "r1", OUTBOX_FAILED);
+    str error = effects_of(&p, "r1", &count)->error;
+    CHECK(memmem(error.ptr, error.len, "\"message\":\"Webhook failed: 503 ", 31), "%.*s",
+          STR_ARG(error));
+    CHECK(count == 1 && calls(&p) == 1);
+    place_close(&p);
+}
+
+/* CE-9.1-1: the contract's example, with its credential as a secret's name (T38): each member
+ * reaches the receiver as it is, and what is stored has the name alone. */
+TEST_DB(outbox_webhook_of_the_contract) {
+    struct place p;
+    char plan[1024];
+    char path[256];
+    size_t count = 0;
+    place_open(&p, url);
+    bed_close(&p.bed);
+    const char *secrets = test_dir();
+    snprintf(path, sizeof(path), "%s/ORDERS", secrets);
+    FILE *f = fopen(path, "w");
+    CHECK(f && fputs("Bearer token-1", f) > 0 && fclose(f) == 0);
+    p.bed.options.secrets_dir = str_c(secrets);
+    bed_open(&p.bed);
+    snprintf(
+        plan, sizeof(plan),
+        "{\"schemaVersion\":\"v1.3\",\"metadata\":{\"planId\":\"tell\",\"planVersion\":\"1\"},"
+        "\"steps\":[{\"stepId\":\"tell\",\"type\":\"effect\",\"effectType\":\"WEBHOOK_CALL\","
+        "\"wait\":true,\"payload\":{\"url\":\"http://127.0.0.1:%d/webhook\",\"method\":\"PUT\","
+        "\"headers\":{\"Authorization\":{\"secret\":\"ORDERS\"},\"X-Kind\":\"order\"},"
+        "\"body\":{\"order_id\":\"order-123\",\"status\":\"CONFIRMED\"},"
+        "\"idempotency_key\":\"run-456-webhook-order-123\"}}]}",
+        fake_server_port(p.server));
+    CHECK(bed_run(&p.bed, plan, "r1") == RUN_COMPLETED);
+    CHECK(strncmp(p.last, "PUT /webhook HTTP/1.1\r\n", 23) == 0, "%s", p.last);
+    CHECK(strstr(p.last, "\r\nAuthorization: Bearer token-1\r\n"), "%s", p.last);
+    CHECK(strstr(p.last, "\r\nX-Kind: order\r\n"), "%s", p.last);
+    CHECK(strstr(p.last, "\r\n\r\n{\"order_id\":\"order-123\",\"status\":\"CONFIRMED\"}"), "%s",
+          p.last);
+    CHECK(strcmp(p.keys[0], "run-456-webhook-order-123") == 0, "%s", p.keys[0]);
+    const struct effect_info *e = effects_of(&p, "r1", &count);
+    CHECK(count == 1 && str_eq(e->key, STR("run-456-webhook-order-123")));
+    CHECK(memmem(e->payload.ptr, e->payload.len, "{\"secret\":\"ORDERS\"}", 19), "%.*s",
+          STR_ARG(e->payload));
+    CHECK(!memmem(e->payload.ptr, e->payload.len, "token-1", 7));
+    for (int i = 0; i < EVENT_TYPE_COUNT; i++) {
+        str payload = bed_payload(&p.bed, "r1", (enum event_type)i, 0);
+        CHECK(!payload.ptr || !memmem(payload.ptr, payload.len, "token-1", 7), "%.*s",
+              STR_ARG(payload));
+    }
+    place_close(&p);
+}
+
+/* CE-4.4-8: the worker of an idle outbox looks once a second: ten looks take ten seconds. A busy
+ * machine may be late for some of them, never for all. */
+TEST(outbox_is_looked_at_once_a_second) {
+    enum { LOOKS = 10 };
+    struct bed bed;
+    struct error err = {0};
+    struct metrics *metrics = NULL;
+    CHECK(metrics_open(&metrics, &err) == ST_OK, "%s", err.msg);
+    bed_init(&bed, test_db_url("sqlite"));
+    bed.options.metrics = metrics;
+    bed_open(&bed);
+    const struct metric *looks = metrics_counter(metrics, "cairn_outbox_polls_total", "", "");
+    bed_turn(&bed, 1500); /* those of the start */
+    int64_t at_ns[LOOKS + 1];
+    int64_t shortest_ns = INT64_MAX;
+    for (int i = 0; i <= LOOKS; i++) {
+        int64_t before = metric_value(looks);
+        for (int k = 0; k < 6000 && metric_value(looks) == before; k++)
+            bed_turn(&bed, 5);
+        CHECK(metric_value(looks) == before + 1, "look %d", i);
+        at_ns[i] = clock_mono_ns();
+        if (i > 0 && at_ns[i] - at_ns[i - 1] < shortest_ns) shortest_ns = at_ns[i] - at_ns[i - 1];
+    }
+    int ms = (int)((at_ns[LOOKS] - at_ns[0]) / 1000000);
+    CHECK(ms >= 9900, "%d looks in %d ms", LOOKS, ms);
+    CHECK(shortest_ns < INT64_C(1100) * 1000000, "%d ms between two", (int)(shortest_ns / 1000000));
+    bed_close(&bed);
+    bed_release(&bed);
+    metrics_close(metrics);
 }
 
 struct asking { /* effects requested behind the worker's back */
