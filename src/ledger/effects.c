@@ -84,6 +84,13 @@ static const struct group_row *pending_effect(const struct group *g, const struc
     return NULL;
 }
 
+/* Two look-ups: one with OR would read every row on PostgreSQL, whose writers do without bitmaps.
+ */
+#define STORED(by_key, where)                                                                      \
+    "SELECT f.effect_pos, " EVENT_AT("y.event_id",                                                 \
+                                     "f.effect_pos") ", f.created_us, " by_key                     \
+                                                     " FROM state_effect f WHERE " where
+
 static status find_stored(struct group *g, const struct tenant *t, const struct effect *wanted,
                           struct append_result *res, bool *dup, struct error *why,
                           struct error *err) {
@@ -93,14 +100,10 @@ static status find_stored(struct group *g, const struct tenant *t, const struct 
     bool row = false;
     buf_init_fixed(&stored, mem, sizeof(mem));
     effect_stored_key(t ? t->tenant_no : 0, wanted->key, &stored); /* no tenant has the number 0 */
-    status st = db_prepare(
-        g->l->db,
-        "SELECT f.effect_pos, " EVENT_AT(
-            "y.event_id", "f.effect_pos") ", f.created_us"
-                                          ", CASE WHEN f.idempotency_key = $1 THEN 1 ELSE 0 END"
-                                          " FROM state_effect f WHERE f.idempotency_key = $1"
-                                          " OR f.effect_id = $2 ORDER BY 4 DESC LIMIT 1",
-        &q, err);
+    status st = db_prepare(g->l->db,
+                           STORED("1", "f.idempotency_key = $1") " UNION ALL " STORED(
+                               "0", "f.effect_id = $2") " ORDER BY 4 DESC LIMIT 1",
+                           &q, err);
     if (st != ST_OK) return st;
     db_bind_text(q, 1, buf_str(&stored));
     db_bind_blob(q, 2, str_n(wanted->id.b, sizeof(wanted->id.b)));

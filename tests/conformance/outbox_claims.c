@@ -297,6 +297,27 @@ TEST_DB(outbox_indexes) {
     canon_close(&c);
 }
 
+/* What a writer asks of the outbox again and again, it finds by an index: a few whole reads are
+ * from making the indexes. (A connection that ends tells how it read.) */
+TEST(outbox_is_not_read_whole) {
+    enum { EFFECTS = 100, WHOLE_READS_MAX = 20 };
+    struct canon c;
+    struct error err = {0};
+    open_with_run(&c, test_postgres());
+    for (int i = 0; i < EFFECTS; i++) {
+        (void)outbox_ask(&c, "r1", "API_CALL", canon_fmt("{\"n\":%d}", i));
+        struct outbox_batch b = outbox_take(&c, 1);
+        CHECK(b.count == 1 &&
+                  outbox_complete(c.ledger, &b.items[0], STR("1"), STR("w"), &err) == ST_OK,
+              "%s", err.msg);
+    }
+    canon_reopen(&c);
+    int64_t reads = canon_int(&c, "SELECT seq_scan FROM pg_stat_user_tables WHERE relname ="
+                                  " 'state_effect'");
+    CHECK(reads < WHOLE_READS_MAX, "%lld whole reads", (long long)reads);
+    canon_close(&c);
+}
+
 static void note_status(struct canon *c, uuid id, unsigned *seen) {
     str status_name =
         canon_text(c, canon_fmt("SELECT status FROM outbox_events WHERE aggregate_id = '%.*s'",
