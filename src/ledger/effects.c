@@ -4,23 +4,34 @@
 
 /* ---- the effects of a run ---- */
 
+static uint32_t probe(const struct effect_set *set, uuid id) {
+    uint32_t slots = set->cap * 2;
+    uint32_t i = (uint32_t)(id_prefix(id) * 0x9e3779b97f4a7c15U >> 32) & (slots - 1);
+    while (set->by_id[i] != 0 && !uuid_eq(set->items[set->by_id[i] - 1].id, id))
+        i = (i + 1) & (slots - 1);
+    return i;
+}
+
 uint32_t effects_find(const struct effect_set *set, uuid id) {
-    for (uint32_t i = set->count; i > 0; i--) {
-        if (uuid_eq(set->items[i - 1].id, id)) return i - 1;
-    }
-    return EFFECT_NOT_THERE;
+    uint32_t at = set->cap > 0 ? set->by_id[probe(set, id)] : 0;
+    return at > 0 ? at - 1 : EFFECT_NOT_THERE;
 }
 
 static bool grow(struct effect_set *set, struct arena *arena) {
     if (set->count < set->cap) return true;
-    uint32_t cap = set->cap > 0 ? set->cap * 2 : 4;
-    struct effect *items = arena_try_raw(arena, cap * sizeof(*items));
-    if (!items) return false;
-    if (set->count > 0) memcpy(items, set->items, set->count * sizeof(*items));
-    set->items = items;
-    set->cap = cap;
+    struct effect_set bigger = *set;
+    bigger.cap = set->cap > 0 ? set->cap * 2 : 4;
+    bigger.items = arena_try_raw(arena, bigger.cap * sizeof(*bigger.items));
+    bigger.by_id = arena_try(arena, (size_t)bigger.cap * 2 * sizeof(*bigger.by_id));
+    if (!bigger.items || !bigger.by_id) return false;
+    if (set->count > 0) memcpy(bigger.items, set->items, set->count * sizeof(*set->items));
+    *set = bigger;
+    for (uint32_t i = 0; i < set->count; i++)
+        set->by_id[probe(set, set->items[i].id)] = i + 1;
     return true;
 }
+
+static uint32_t is_open(const struct effect *f) { return f->due_us > 0 ? 1 : 0; }
 
 status effects_apply(struct effect_set *set, const struct event_record *rec, struct arena *arena,
                      uint32_t *index, struct effect *old, struct error *err) {
@@ -35,18 +46,23 @@ status effects_apply(struct effect_set *set, const struct event_record *rec, str
     if (at == EFFECT_NOT_THERE) {
         if (!grow(set, arena)) return ledger_no_memory(err);
         at = set->count++;
+        set->by_id[probe(set, id)] = at + 1;
     }
     set->items[at] = next;
+    set->open += is_open(&next) - is_open(old);
     *index = at;
     return ST_OK;
 }
 
 void effects_undo(struct effect_set *set, uint32_t index, const struct effect *old) {
+    struct effect *f = &set->items[index];
+    set->open += is_open(old) - is_open(f);
     if (old->status != OUTBOX_NONE) {
-        set->items[index] = *old;
+        *f = *old;
         return;
     }
     ASSERT(index + 1 == set->count);
+    set->by_id[probe(set, f->id)] = 0; /* it was probed last: that breaks no other chain */
     set->count--;
 }
 

@@ -143,12 +143,14 @@ static void log_alerts(const struct group *g) {
     }
 }
 
-/* A finished run has no more events to come: its place in the cache is for one that has. */
+/* A finished run whose effects are done has no more events to come: its place in the cache is for
+ * one that has. */
 static void drop_finished(struct group *g) {
     for (size_t i = 0; i < g->count; i++) {
         struct group_row *r = &g->rows[i];
         const struct run_head *head = &r->entry->run.head;
-        if (run_is_final(head->status) && head->last_seq == pos_seq(r->row.pos))
+        if (run_is_final(head->status) && r->entry->effects.open == 0 &&
+            head->last_seq == pos_seq(r->row.pos))
             cache_drop(&g->l->cache, r->entry);
     }
 }

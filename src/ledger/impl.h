@@ -34,9 +34,11 @@ void seen_pop(struct seen *s);
 
 /* ---- the effects of a run, in the order of their requests ---- */
 
-struct effect_set { /* lives in the run's arena */
+struct effect_set { /* lives in the run's arena; the newest comes last, so that undo is a pop */
     struct effect *items;
     uint32_t count, cap;
+    uint32_t *by_id; /* open addressing: index + 1; 2 * cap slots */
+    uint32_t open;   /* so many are still to be executed, or under way */
 };
 #define EFFECT_NOT_THERE UINT32_MAX
 uint32_t effects_find(const struct effect_set *set, uuid id); /* EFFECT_NOT_THERE */
