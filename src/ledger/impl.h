@@ -197,7 +197,7 @@ struct ledger {
     int pause_groups; /* so many groups, and until then, none goes beside a commit */
     int64_t pause_until_ns;
     const struct outbox_sinks *sinks; /* outbox_tell(); or NULL */
-    int64_t outbox_now_us;            /* the outbox's time; 0: not read yet */
+    int64_t outbox_latest_us;         /* the newest time of any tenant; 0: not read yet */
     bool lot_is_full; /* some tenant has a lot to be sealed */
     bool broken; /* the connection or its caches cannot be trusted: reopen before the next use */
 };

@@ -25,21 +25,21 @@ static status noticed(struct ledger *l, status st) {
 
 /* ---- time ---- */
 
-/* The store's clock; but should that be set back, as far as it was: an effect is due at the time of
- * its event, and a tenant's events never run back. */
-static status outbox_now(struct ledger *l, int64_t *now_us, struct error *err) {
+/* The newest time that any tenant has, as far as we know. Read once: what other nodes write with
+ * clocks before ours is due when ours gets there. */
+static status latest_time(struct ledger *l, int64_t *latest_us, struct error *err) {
     struct db_stmt *q = NULL;
     bool row = false;
     status st = ST_OK;
-    if (l->outbox_now_us == 0) {
+    if (l->outbox_latest_us == 0) {
         st = db_prepare(l->db, "SELECT COALESCE(MAX(persisted_us), 0) FROM ledger_tenant", &q, err);
         if (st == ST_OK) st = db_step(q, &row, err);
-        if (st == ST_OK) l->outbox_now_us = db_int(q, 0);
+        if (st == ST_OK) l->outbox_latest_us = db_int(q, 0);
         if (q) db_reset(q);
     }
     int64_t clock = ledger_now_us(l);
-    if (clock > l->outbox_now_us) l->outbox_now_us = clock;
-    *now_us = l->outbox_now_us;
+    if (clock > l->outbox_latest_us) l->outbox_latest_us = clock;
+    *latest_us = l->outbox_latest_us;
     return st;
 }
 
@@ -483,14 +483,11 @@ status outbox_fail(struct ledger *l, const struct effect_info *claimed, str code
     struct event ids = ids_of(claimed);
     const struct effect *e = &claimed->effect;
     int64_t wait_ms = effect_backoff_ms(e->retry_count + 1, e->base_ms);
-    int64_t now = 0;
+    int64_t next_us = outbox_time(claimed, ledger_now_us(l)) + wait_ms * 1000;
     arena_init(&arena, 4096, SIZE_MAX);
     buf_init(&b, EVENT_BYTES_MAX);
     status st = facts_init(l, &f, &ids, e->id, actor, &claimed->request_id, &arena, err);
-    if (st == ST_OK) st = ledger_usable(l, err);
-    if (st == ST_OK) st = noticed(l, outbox_now(l, &now, err));
-    if (st == ST_OK)
-        st = add_failure(&f, claimed, code, message, detail, now + wait_ms * 1000, &b, err);
+    if (st == ST_OK) st = add_failure(&f, claimed, code, message, detail, next_us, &b, err);
     if (st == ST_OK) st = facts_append(l, &f, NULL, err);
     if (st == ST_OK && f.results[0].duplicate) st = noticed(l, still_ours(l, claimed, &arena, err));
     if (st == ST_OK && dead) *dead = e->retry_count + 1 > e->max_retries;
@@ -550,7 +547,7 @@ static bool is_claimed(const struct facts *f) {
 }
 
 static status claim_all(struct ledger *l, struct effect_info *due, size_t count, str worker,
-                        int64_t now, int64_t lease_ms, struct arena *arena,
+                        int64_t clock, int64_t lease_ms, struct arena *arena,
                         struct outbox_batch *out, struct error *err) {
     struct buf b;
     struct facts *facts = arena_try(arena, count * sizeof(*facts));
@@ -562,6 +559,7 @@ static status claim_all(struct ledger *l, struct effect_info *due, size_t count,
         struct event ids = ids_of(&due[i]);
         st = facts_init(l, &facts[i], &ids, due[i].effect.id, worker, &due[i].request_id, arena,
                         err);
+        int64_t now = outbox_time(&due[i], clock);
         if (st == ST_OK) st = add_claim(&facts[i], &due[i], worker, now, lease_ms, &b, err);
         requests[i] = facts_request(&facts[i], NULL);
     }
@@ -578,20 +576,22 @@ status outbox_claim(struct ledger *l, str worker, size_t limit, int64_t lease_ms
                     struct arena *arena, struct outbox_batch *out, struct error *err) {
     struct effect_info *due = NULL;
     size_t count = 0;
-    int64_t now = 0;
+    int64_t clock = 0;
+    int64_t latest = 0;
     *out = (struct outbox_batch){0};
     if (limit > CLAIMS_MAX) limit = CLAIMS_MAX;
     status st = ledger_usable(l, err);
-    if (st == ST_OK) st = noticed(l, outbox_now(l, &now, err));
-    if (st == ST_OK) st = noticed(l, outbox_due(l, now, limit, arena, &due, &count, err));
+    if (st == ST_OK) st = noticed(l, latest_time(l, &latest, err));
+    clock = ledger_now_us(l);
+    if (st == ST_OK) st = noticed(l, outbox_due(l, clock, latest, limit, arena, &due, &count, err));
     if (st == ST_OK && count > 0) {
         out->items = arena_try(arena, count * sizeof(*out->items));
         if (!out->items) return ledger_no_memory(err);
-        st = claim_all(l, due, count, worker, now, lease_ms, arena, out, err);
+        st = claim_all(l, due, count, worker, clock, lease_ms, arena, out, err);
     }
     if (st != ST_OK) return st;
     out->more = count > 0 && count == limit;
-    st = noticed(l, outbox_next_due(l, now, &out->next_us, err));
+    st = noticed(l, outbox_next_due(l, clock, &out->next_us, err));
     return out->count > 0 ? ST_OK : st; /* what was claimed must be told: nobody else gets it */
 }
 
@@ -599,18 +599,17 @@ status outbox_expire(struct ledger *l, str worker, size_t limit, size_t *count, 
     struct arena arena;
     struct buf b;
     struct effect_info *items = NULL;
-    int64_t now = 0;
+    int64_t clock = ledger_now_us(l);
     *count = 0;
     arena_init(&arena, 4096, SIZE_MAX);
     buf_init(&b, EVENT_BYTES_MAX);
     status st = ledger_usable(l, err);
-    if (st == ST_OK) st = noticed(l, outbox_now(l, &now, err));
     if (st == ST_OK) st = noticed(l, outbox_processing(l, limit, &arena, &items, count, err));
     for (size_t i = 0; i < *count && st == ST_OK; i++) {
         struct facts f;
         struct event ids = ids_of(&items[i]);
         st = facts_init(l, &f, &ids, items[i].effect.id, worker, &items[i].request_id, &arena, err);
-        if (st == ST_OK) st = add_expiry(&f, &items[i], now, &b, err);
+        if (st == ST_OK) st = add_expiry(&f, &items[i], outbox_time(&items[i], clock), &b, err);
         if (st == ST_OK) st = facts_append(l, &f, NULL, err);
         if (st == ST_OK) log_expiry(&f, &items[i]);
     }

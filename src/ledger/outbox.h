@@ -33,10 +33,11 @@ struct effect_info { /* a row of the outbox, with what the ledger says of it; in
     str run_id, tenant_id, project_id, environment_id, plan_id, plan_version, step_id;
     str run_uuid;
     int64_t run_no, engine_attempt;
-    str key;     /* as the caller has it: without the tenant */
-    str payload; /* JSON object, with idempotency_key */
-    str result;  /* JSON, or STR_NONE */
-    str error;   /* JSON object, or STR_NONE */
+    int64_t tenant_us; /* of its tenant's newest event when this was read */
+    str key;           /* as the caller has it: without the tenant */
+    str payload;       /* JSON object, with idempotency_key */
+    str result;        /* JSON, or STR_NONE */
+    str error;         /* JSON object, or STR_NONE */
 };
 
 /* Requests an effect, or finds the one of the tenant with the same key: *existing, and nothing is

@@ -13,7 +13,7 @@
     " r.run_uuid, r.correlation_id, " EVENT_AT("y.event_id", "f.effect_pos") ", "                  \
     EVENT_AT("y.payload", "f.effect_pos") ", "                                                     \
     EVENT_AT("y.payload", "(f.tenant_no * 1099511627776 + f.result_seq)") ", "                     \
-    EVENT_AT("y.payload", "(f.tenant_no * 1099511627776 + f.error_seq)")                           \
+    EVENT_AT("y.payload", "(f.tenant_no * 1099511627776 + f.error_seq)") ", t.persisted_us"        \
     " FROM state_effect f JOIN ledger_run r ON r.run_no = f.run_no JOIN ledger_tenant t ON t.tenant_no = f.tenant_no"      \
     " JOIN ledger_context c ON c.context_no = r.context_no LEFT JOIN state_run s ON s.run_no = f.run_no"
 /* clang-format on */
@@ -28,7 +28,8 @@ enum {
     COL_REQUEST,
     COL_PAYLOAD,
     COL_RESULT,
-    COL_ERROR
+    COL_ERROR,
+    COL_TENANT_US
 };
 
 static status damaged(const struct effect_info *info, struct error *err) {
@@ -89,7 +90,9 @@ static status read_events(struct db_stmt *q, struct arena *arena, struct effect_
 
 static status effect_info_read(struct db_stmt *q, struct arena *arena, struct effect_info *out,
                                struct error *err) {
-    *out = (struct effect_info){.run_no = db_int(q, 11), .engine_attempt = db_int(q, 12)};
+    *out = (struct effect_info){.run_no = db_int(q, 11),
+                                .engine_attempt = db_int(q, 12),
+                                .tenant_us = db_int(q, COL_TENANT_US)};
     struct effect *f = &out->effect;
     int64_t *numbers[] = {&f->executions, &f->retry_count,  &f->max_retries, &f->base_ms,
                           &f->due_us,     &f->processed_us, &f->created_us,  &f->result_seq,
@@ -186,16 +189,18 @@ static status read_all(struct db_stmt *q, size_t limit, struct arena *arena,
     return st;
 }
 
-status outbox_due(struct ledger *l, int64_t now_us, size_t limit, struct arena *arena,
-                  struct effect_info **items, size_t *count, struct error *err) {
+status outbox_due(struct ledger *l, int64_t clock_us, int64_t latest_us, size_t limit,
+                  struct arena *arena, struct effect_info **items, size_t *count,
+                  struct error *err) {
     struct db_stmt *q = NULL;
     status st = db_prepare(l->db,
-                           EFFECT_SELECT " WHERE f.due_us <= $1 ORDER BY f.due_us, f.effect_pos"
-                                         " LIMIT $2",
+                           EFFECT_SELECT " WHERE f.due_us <= $1 AND (f.due_us <= $2 OR f.due_us <="
+                                         " t.persisted_us) ORDER BY f.due_us, f.effect_pos LIMIT $3",
                            &q, err);
     if (st != ST_OK) return st;
-    db_bind_int(q, 1, now_us);
-    db_bind_int(q, 2, (int64_t)limit);
+    db_bind_int(q, 1, latest_us > clock_us ? latest_us : clock_us);
+    db_bind_int(q, 2, clock_us);
+    db_bind_int(q, 3, (int64_t)limit);
     return read_all(q, limit, arena, items, count, err);
 }
 

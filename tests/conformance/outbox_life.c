@@ -368,3 +368,59 @@ TEST_DB(outbox_survives_a_clock_that_runs_back) {
     canon_clean(&c);
     canon_close(&c);
 }
+
+static void start_run_of(struct canon *c, const char *tenant, const char *run) {
+    struct append_item item = canon_event("RunStarted", run, NULL, 1);
+    item.event.tenant_id = str_c(tenant);
+    canon_rekey(&item);
+    canon_put(c, item);
+}
+
+/* Nor does it hold up other tenants: one was written to while the clock was a year ahead. The
+ * leases of the others last as long as they should, and their retries come in time. */
+TEST_DB(outbox_goes_by_each_tenants_time) {
+    enum { HELD = 10 };
+    const int64_t year_us = INT64_C(365) * 86400 * 1000000;
+    struct canon c;
+    struct error err = {0};
+    open_with_run(&c, url);
+    for (int i = 0; i < HELD; i++)
+        (void)outbox_ask(&c, "r1", "SOR_UPDATE", canon_fmt("{\"n\":%d}", i));
+    struct outbox_batch held = outbox_take(&c, HELD);
+    for (size_t i = 0; i < HELD; i++)
+        CHECK(outbox_fail(c.ledger, &held.items[i], STR("X"), STR("no"), STR_NONE, STR("w"), NULL,
+                          &err) == ST_OK);
+    c.now_us += 10000000;
+    held = outbox_take(&c, HELD);
+    CHECK(held.count == HELD, "for the last time");
+
+    c.now_us += year_us;
+    start_run_of(&c, "globex", "g1");
+    c.now_us -= year_us - 1000000;
+    canon_reopen(&c);
+    struct effect_info e = outbox_ask(&c, "r1", "API_CALL", "{}");
+    struct effect_info ahead = outbox_ask(&c, "g1", "API_CALL", "{}");
+    struct outbox_batch b = outbox_take(&c, HELD);
+    CHECK(b.count == 2 && uuid_eq(b.items[0].effect.id, e.effect.id) &&
+              uuid_eq(b.items[1].effect.id, ahead.effect.id),
+          "%zu", b.count);
+    CHECK(b.items[0].effect.due_us == c.now_us + 60000000);
+    CHECK(outbox_fail(c.ledger, &b.items[0], STR("X"), STR("no"), STR_NONE, STR("w"), NULL, &err) ==
+              ST_OK,
+          "%s", err.msg);
+    CHECK(outbox_read(&c, e.effect.id).effect.due_us == c.now_us + 2000000);
+    CHECK(outbox_complete(c.ledger, &b.items[1], STR("1"), STR("w"), &err) == ST_OK);
+    for (size_t i = 0; i < HELD; i++)
+        CHECK(outbox_complete(c.ledger, &held.items[i], STR("1"), STR("w"), &err) == ST_OK,
+              "nobody else had it: %s", err.msg);
+    c.now_us += 2000000;
+    b = outbox_take(&c, HELD);
+    CHECK(b.count == 1 && b.items[0].effect.executions == 2);
+    c.now_us += 60000000;
+    CHECK(outbox_take(&c, HELD).count == 1, "its lease ends");
+    size_t ended = 0;
+    CHECK(outbox_expire(c.ledger, STR("w"), 10, &ended, &err) == ST_OK && ended == 1);
+    CHECK(outbox_take(&c, HELD).count == 1);
+    canon_clean(&c);
+    canon_close(&c);
+}
