@@ -11,7 +11,8 @@
 enum {
     FACTS_MAX = 2 + OUTBOX_SINKS_MAX, /* of one effect in one commit */
     CLAIMS_MAX = GROUP_EVENTS_MAX / FACTS_MAX,
-    CODE_MAX = 100, /* bytes of what is kept of a failure */
+    CLAIM_PAGES_MAX = 100, /* of nothing that can be claimed, before we give up until later */
+    CODE_MAX = 100,        /* bytes of what is kept of a failure */
     MESSAGE_MAX = 4096,
     DETAIL_MAX = 16384,
 };
@@ -546,9 +547,33 @@ static bool is_claimed(const struct facts *f) {
     return e->type == EVENT_EFFECT_EXECUTING && last->code == ST_OK && !last->duplicate;
 }
 
+/* Of these, none was appended. */
+static void not_claimed(struct facts *f, status st) {
+    for (size_t i = 0; i < f->count; i++)
+        f->results[i].code = st;
+}
+
+/* All at once; if one of their runs is damaged, one by one: it must not hold up the others. */
+static status append_claims(struct ledger *l, struct facts *facts,
+                            struct append_request *const *requests, size_t count,
+                            struct error *err) {
+    status st = ledger_append(l, requests, count, err);
+    if (st != ST_CORRUPT) return st;
+    st = ST_OK;
+    for (size_t i = 0; i < count; i++) {
+        if (st != ST_RETRY) st = ledger_append(l, &requests[i], 1, err);
+        if (st == ST_OK) continue;
+        not_claimed(&facts[i], st);
+        if (st == ST_CORRUPT)
+            LOG(LOG_ERROR, "an effect is due and cannot be executed",
+                LOG_S("runId", facts[i].ids.run_id), LOG_S("error", str_c(err->msg)));
+    }
+    return ST_OK; /* what was claimed must be told */
+}
+
 static status claim_all(struct ledger *l, struct effect_info *due, size_t count, str worker,
                         int64_t clock, int64_t lease_ms, struct arena *arena,
-                        struct outbox_batch *out, struct error *err) {
+                        struct outbox_batch *out, bool *any, struct error *err) {
     struct buf b;
     struct facts *facts = arena_try(arena, count * sizeof(*facts));
     struct append_request **requests = arena_try(arena, count * sizeof(struct append_request *));
@@ -564,34 +589,44 @@ static status claim_all(struct ledger *l, struct effect_info *due, size_t count,
         requests[i] = facts_request(&facts[i], NULL);
     }
     buf_release(&b);
-    if (st == ST_OK) st = ledger_append(l, requests, count, err);
+    if (st == ST_OK) st = append_claims(l, facts, requests, count, err);
     for (size_t i = 0; i < count && st == ST_OK; i++) {
         if (is_claimed(&facts[i])) out->items[out->count++] = due[i];
+        *any = *any || (facts[i].results[0].code == ST_OK && !facts[i].results[0].duplicate);
         log_expiry(&facts[i], &due[i]);
     }
     return st;
 }
 
-status outbox_claim(struct ledger *l, str worker, size_t limit, int64_t lease_ms,
-                    struct arena *arena, struct outbox_batch *out, struct error *err) {
+/* *any: some were claimed, or died. */
+static status claim_page(struct ledger *l, struct outbox_look *look, str worker, size_t limit,
+                         int64_t lease_ms, struct arena *arena, struct outbox_batch *out, bool *any,
+                         struct error *err) {
     struct effect_info *due = NULL;
     size_t count = 0;
-    int64_t clock = 0;
-    int64_t latest = 0;
+    status st = noticed(l, outbox_due(l, look, limit, arena, &due, &count, err));
+    if (st != ST_OK || count == 0) return st;
+    out->items = arena_try(arena, count * sizeof(*out->items));
+    if (!out->items) return ledger_no_memory(err);
+    return claim_all(l, due, count, worker, look->clock_us, lease_ms, arena, out, any, err);
+}
+
+status outbox_claim(struct ledger *l, str worker, size_t limit, int64_t lease_ms,
+                    struct arena *arena, struct outbox_batch *out, struct error *err) {
+    struct outbox_look look = {.more = true};
+    bool any = false;
     *out = (struct outbox_batch){0};
     if (limit > CLAIMS_MAX) limit = CLAIMS_MAX;
     status st = ledger_usable(l, err);
-    if (st == ST_OK) st = noticed(l, latest_time(l, &latest, err));
-    clock = ledger_now_us(l);
-    if (st == ST_OK) st = noticed(l, outbox_due(l, clock, latest, limit, arena, &due, &count, err));
-    if (st == ST_OK && count > 0) {
-        out->items = arena_try(arena, count * sizeof(*out->items));
-        if (!out->items) return ledger_no_memory(err);
-        st = claim_all(l, due, count, worker, clock, lease_ms, arena, out, err);
+    if (st == ST_OK) st = noticed(l, latest_time(l, &look.latest_us, err));
+    look.clock_us = ledger_now_us(l);
+    for (int i = 0; i < CLAIM_PAGES_MAX && st == ST_OK && look.more && !any; i++) {
+        st = ledger_usable(l, err); /* a damaged run has cost us the connection */
+        if (st == ST_OK) st = claim_page(l, &look, worker, limit, lease_ms, arena, out, &any, err);
     }
-    if (st != ST_OK) return st;
-    out->more = count > 0 && count == limit;
-    st = noticed(l, outbox_next_due(l, clock, &out->next_us, err));
+    if (st == ST_OK) st = ledger_usable(l, err);
+    if (st == ST_OK) st = noticed(l, outbox_next_due(l, look.clock_us, &out->next_us, err));
+    out->more = look.more && any;
     return out->count > 0 ? ST_OK : st; /* what was claimed must be told: nobody else gets it */
 }
 

@@ -10,9 +10,14 @@ MUST_CHECK status outbox_at(struct ledger *l, int64_t pos, struct arena *arena,
 static inline int64_t outbox_time(const struct effect_info *info, int64_t clock_us) {
     return info->tenant_us > clock_us ? info->tenant_us : clock_us;
 }
-/* Those whose time has come, the longest due first. No tenant's newest event is after
- * `latest_us`. */
-MUST_CHECK status outbox_due(struct ledger *l, int64_t clock_us, int64_t latest_us, size_t limit,
+/* A look at those whose time has come, the longest due first, page by page. */
+struct outbox_look {
+    int64_t clock_us, latest_us; /* no tenant's newest event is after latest_us */
+    int64_t after_us, after_pos; /* where the page before ended; 0: none yet */
+    bool more;                   /* the last page was full */
+};
+/* Reads the next page of up to `limit` rows. What cannot be read is logged, and left out. */
+MUST_CHECK status outbox_due(struct ledger *l, struct outbox_look *look, size_t limit,
                              struct arena *arena, struct effect_info **items, size_t *count,
                              struct error *err);
 /* Those under way, the oldest first. */

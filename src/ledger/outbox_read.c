@@ -1,5 +1,6 @@
 /* Reading the outbox: one effect, a page of them, how many wait. */
 #include "base/json.h"
+#include "base/log.h"
 #include "base/time.h"
 #include "ledger/impl.h"
 #include "ledger/outbox.h"
@@ -18,6 +19,7 @@
     " JOIN ledger_context c ON c.context_no = r.context_no LEFT JOIN state_run s ON s.run_no = f.run_no"
 /* clang-format on */
 enum {
+    COL_DUE = 5,
     COL_STATUS = 13,
     COL_ID,
     COL_TYPE,
@@ -189,19 +191,45 @@ static status read_all(struct db_stmt *q, size_t limit, struct arena *arena,
     return st;
 }
 
-status outbox_due(struct ledger *l, int64_t clock_us, int64_t latest_us, size_t limit,
-                  struct arena *arena, struct effect_info **items, size_t *count,
-                  struct error *err) {
+/* One row of a page that is due. */
+static status read_due(struct db_stmt *q, struct outbox_look *look, struct arena *arena,
+                       struct effect_info *items, size_t *count, struct error *err) {
+    look->after_us = db_int(q, COL_DUE);
+    look->after_pos = db_int(q, 0);
+    status st = effect_info_read(q, arena, &items[*count], err);
+    if (st == ST_OK) (*count)++;
+    if (st != ST_CORRUPT) return st;
+    LOG(LOG_ERROR, "an effect is due and cannot be executed", LOG_S("error", str_c(err->msg)));
+    return ST_OK;
+}
+
+status outbox_due(struct ledger *l, struct outbox_look *look, size_t limit, struct arena *arena,
+                  struct effect_info **items, size_t *count, struct error *err) {
     struct db_stmt *q = NULL;
-    status st = db_prepare(l->db,
-                           EFFECT_SELECT " WHERE f.due_us <= $1 AND (f.due_us <= $2 OR f.due_us <="
-                                         " t.persisted_us) ORDER BY f.due_us, f.effect_pos LIMIT $3",
-                           &q, err);
+    bool row = false;
+    size_t rows = 0;
+    *count = 0;
+    *items = arena_try(arena, (limit + 1) * sizeof(**items));
+    if (!*items) return ledger_no_memory(err);
+    status st =
+        db_prepare(l->db,
+                   EFFECT_SELECT " WHERE f.due_us <= $1 AND (f.due_us <= $2 OR f.due_us <="
+                                 " t.persisted_us) AND f.due_us >= $3 AND (f.due_us > $3 OR"
+                                 " f.effect_pos > $4) ORDER BY f.due_us, f.effect_pos LIMIT $5",
+                   &q, err);
     if (st != ST_OK) return st;
-    db_bind_int(q, 1, latest_us > clock_us ? latest_us : clock_us);
-    db_bind_int(q, 2, clock_us);
-    db_bind_int(q, 3, (int64_t)limit);
-    return read_all(q, limit, arena, items, count, err);
+    db_bind_int(q, 1, look->latest_us > look->clock_us ? look->latest_us : look->clock_us);
+    db_bind_int(q, 2, look->clock_us);
+    db_bind_int(q, 3, look->after_us);
+    db_bind_int(q, 4, look->after_pos);
+    db_bind_int(q, 5, (int64_t)limit);
+    while (st == ST_OK && rows < limit && (st = db_step(q, &row, err)) == ST_OK && row) {
+        st = read_due(q, look, arena, *items, count, err);
+        rows++;
+    }
+    db_reset(q);
+    look->more = rows > 0 && rows == limit;
+    return st;
 }
 
 status outbox_processing(struct ledger *l, size_t limit, struct arena *arena,

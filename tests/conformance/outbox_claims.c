@@ -109,6 +109,32 @@ TEST_DB(outbox_late_failure) {
     canon_close(&c);
 }
 
+/* What is damaged is not executed, and keeps nobody else from being: more requests than one look
+ * takes that cannot be read, and a run that cannot. */
+TEST_DB(outbox_goes_on_beside_damage) {
+    struct canon c;
+    struct error err = {0};
+    open_with_run(&c, url);
+    request_many(&c, "r1", 12);
+    canon_put(&c, canon_event("RunStarted", "r2", NULL, 1));
+    (void)outbox_ask(&c, "r2", "API_CALL", "{}");
+    canon_put(&c, canon_event("RunStarted", "r3", NULL, 1));
+    struct effect_info good = outbox_ask(&c, "r3", "API_CALL", "{}");
+    canon_drop_triggers(&c);
+    canon_must_sql(&c, "UPDATE ledger_event SET payload = 'x' WHERE run_seq IS NULL AND run_no ="
+                       " (SELECT run_no FROM ledger_run WHERE run_id = 'r1')");
+    canon_must_sql(&c, "UPDATE ledger_event SET run_seq = 9 WHERE run_seq = 1 AND run_no ="
+                       " (SELECT run_no FROM ledger_run WHERE run_id = 'r2')");
+    canon_reopen(&c);
+    struct outbox_batch b = outbox_take(&c, 10);
+    CHECK(b.count == 1 && !b.more && uuid_eq(b.items[0].effect.id, good.effect.id), "%zu", b.count);
+    CHECK(b.next_us > c.now_us);
+    CHECK(outbox_complete(c.ledger, &b.items[0], STR("1"), STR("w"), &err) == ST_OK, "%s", err.msg);
+    b = outbox_take(&c, 10);
+    CHECK(b.count == 0 && !b.more);
+    canon_close(&c);
+}
+
 /* ---- eight workers ---- */
 
 enum { WORKERS = 8, AT_ONCE = 40, LOG_MAX = 4000 };
