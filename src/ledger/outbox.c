@@ -463,7 +463,7 @@ status outbox_complete(struct ledger *l, const struct effect_info *claimed, str 
     return st;
 }
 
-/* A failure of the execution was there already: ours, told again, or LEASE_EXPIRED, told by the
+/* The end of the execution was there already: ours, told again, or LEASE_EXPIRED, told by the
  * worker that has gone on since. */
 static status still_ours(struct ledger *l, const struct effect_info *claimed, struct arena *arena,
                          struct error *err) {
@@ -471,7 +471,7 @@ static status still_ours(struct ledger *l, const struct effect_info *claimed, st
     status st = outbox_find(l, claimed->tenant_id, claimed->effect.id, arena, &now, err);
     if (st != ST_OK || now.effect.executions == claimed->effect.executions) return st;
     return error_at(err, ST_CONFLICT, "EFFECT_MOVED", "",
-                    "execution %lld had failed before, and the effect is %s in execution %lld",
+                    "execution %lld had ended before, and the effect is %s in execution %lld",
                     (long long)claimed->effect.executions, outbox_status_name(now.effect.status),
                     (long long)now.effect.executions);
 }
@@ -672,6 +672,7 @@ status outbox_release(struct ledger *l, const struct effect_info *claimed, str a
         st = facts_add(&f, EVENT_EFFECT_RETRYING, claimed->effect.executions, &b, err);
     }
     if (st == ST_OK) st = facts_append(l, &f, NULL, err);
+    if (st == ST_OK && f.results[0].duplicate) st = noticed(l, still_ours(l, claimed, &arena, err));
     buf_release(&b);
     arena_release(&arena);
     return st;

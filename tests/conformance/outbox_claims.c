@@ -98,6 +98,9 @@ TEST_DB(outbox_late_failure) {
                       &err) == ST_CONFLICT &&
               strcmp(err.reason, "EFFECT_MOVED") == 0,
           "%s", err.msg);
+    CHECK(outbox_release(c.ledger, &first.items[0], STR("w1"), &err) == ST_CONFLICT &&
+              strcmp(err.reason, "EFFECT_MOVED") == 0,
+          "%s", err.msg);
     CHECK(str_eq(canon_truth_dump(&c), truth) && !dead);
     for (int i = 0; i < 2; i++)
         CHECK(outbox_fail(c.ledger, &second.items[0], STR("X"), STR("no"), STR_NONE, STR("w2"),
