@@ -405,7 +405,7 @@ static const char outbox_sql[] =
     "CREATE UNIQUE INDEX idx_outbox_idempotency ON state_effect(idempotency_key);"
     "CREATE UNIQUE INDEX state_effect_id ON state_effect(effect_id);"
     "CREATE INDEX state_effect_run ON state_effect(run_no);"
-    "CREATE INDEX state_effect_due ON state_effect(due_us) WHERE due_us IS NOT NULL;"
+    "CREATE INDEX state_effect_due ON state_effect(due_us, effect_pos) WHERE due_us IS NOT NULL;"
     /* The few that are of interest to people. */
     "CREATE INDEX state_effect_open ON state_effect(effect_pos) WHERE status <> 'COMPLETED';"
 

@@ -323,6 +323,10 @@ TEST_DB(outbox_indexes) {
     str plan = canon_plan(&c, "SELECT effect_pos FROM state_effect WHERE status = 'FAILED'"
                               " AND due_us <= 1767528000000000 ORDER BY due_us");
     CHECK(has(plan, "idx_outbox_retry"), "%.*s", STR_ARG(plan));
+    /* Of many that are due at one time, a claim reads no more than it takes. */
+    plan = canon_plan(&c, "SELECT effect_type FROM state_effect WHERE due_us <= 1767528000000000"
+                          " ORDER BY due_us, effect_pos LIMIT 10");
+    CHECK(has(plan, "state_effect_due") && !has(plan, "Sort"), "%.*s", STR_ARG(plan));
     canon_close(&c);
 }
 
