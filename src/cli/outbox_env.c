@@ -52,6 +52,14 @@ status effect_retries_parse(str text, struct arena *arena, struct effect_retry *
     return ST_OK;
 }
 
+status effect_retries_env(struct arena *arena, const struct effect_retry **out, struct error *err) {
+    str list = variable("CAIRN_EFFECT_RETRIES", arena);
+    struct effect_retry *own = NULL;
+    status st = list.ptr ? effect_retries_parse(list, arena, &own, err) : ST_OK;
+    if (st == ST_OK) *out = own;
+    return st;
+}
+
 /* Such a URL often is a secret itself, or has a password in it: it is not shown. */
 static status bad_urls(const char *expected, struct error *err) {
     return error_at(err, ST_INVALID, USAGE_ERROR, "", "CAIRN_ALERT_URLS must be %s", expected);
@@ -81,10 +89,8 @@ static status alerts(struct arena *arena, const struct outbox_sinks **out, struc
 
 status outbox_env(struct host_options *options, struct arena *arena, struct error *err) {
     struct deliverer_options *d = &options->deliver;
-    struct effect_retry *retries = NULL;
     int64_t batches = 0;
     str plain = variable("CAIRN_SMTP_PLAIN", arena);
-    str list = variable("CAIRN_EFFECT_RETRIES", arena);
     d->smtp_url = variable("CAIRN_SMTP_URL", arena);
     d->smtp_from = variable("CAIRN_SMTP_FROM", arena);
     d->smtp_user = variable("CAIRN_SMTP_USER", arena);
@@ -97,8 +103,7 @@ status outbox_env(struct host_options *options, struct arena *arena, struct erro
     status st = number("CAIRN_EFFECT_TIMEOUT", TIMEOUT_MS_MAX, arena, &d->timeout_ms, err);
     if (st == ST_OK) st = number("CAIRN_EFFECT_BATCHES", BATCHES_MAX, arena, &batches, err);
     if (st == ST_OK) st = alerts(arena, &options->effect_alerts, err);
-    if (st == ST_OK && list.ptr) st = effect_retries_parse(list, arena, &retries, err);
+    if (st == ST_OK) st = effect_retries_env(arena, &options->effect_retries, err);
     options->effect_batches = (int)batches;
-    options->effect_retries = retries;
     return st;
 }

@@ -9,6 +9,9 @@
 
 /* Fills what concerns effects; texts live in the arena. Reason USAGE. */
 MUST_CHECK status outbox_env(struct host_options *options, struct arena *arena, struct error *err);
+/* CAIRN_EFFECT_RETRIES alone; NULL: it is not set. */
+MUST_CHECK status effect_retries_env(struct arena *arena, const struct effect_retry **out,
+                                     struct error *err);
 /* "TYPE=RETRIESxDELAY,...": a list that ends with a type of STR_NONE. */
 MUST_CHECK status effect_retries_parse(str text, struct arena *arena, struct effect_retry **out,
                                        struct error *err);

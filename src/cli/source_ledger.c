@@ -3,6 +3,7 @@
 #include "base/json.h"
 #include "base/limits.h"
 #include "base/time.h"
+#include "cli/outbox_env.h"
 #include "cli/remote.h"
 #include "cli/source.h"
 
@@ -263,8 +264,12 @@ static status effect_request(struct source *s, const struct effect_request *requ
     struct effect_rider r = {.actor = request->actor};
     struct effect_request q = *request;
     struct run_info run = {0};
+    const struct effect_retry *own = NULL;
     uuid id = uuid_v4();
-    status st = ledger_find_run(of(s), q.run_id, arena, &run, err);
+    status st = effect_retries_env(&s->cli->arena, &own, err);
+    if (st != ST_OK) return st;
+    outbox_retries(of(s), own);
+    st = ledger_find_run(of(s), q.run_id, arena, &run, err);
     if (st == ST_NOT_FOUND)
         return error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "", "there is no run \"%.*s\"",
                         STR_ARG(q.run_id));

@@ -196,8 +196,9 @@ struct ledger {
     struct error outcome_why;
     int pause_groups; /* so many groups, and until then, none goes beside a commit */
     int64_t pause_until_ns;
-    const struct outbox_sinks *sinks; /* outbox_tell(); or NULL */
-    int64_t outbox_latest_us;         /* the newest time of any tenant; 0: not read yet */
+    const struct outbox_sinks *sinks;   /* outbox_tell(); or NULL */
+    const struct effect_retry *retries; /* outbox_retries(); or NULL */
+    int64_t outbox_latest_us;           /* the newest time of any tenant; 0: not read yet */
     bool lot_is_full; /* some tenant has a lot to be sealed */
     bool broken; /* the connection or its caches cannot be trusted: reopen before the next use */
 };

@@ -86,6 +86,7 @@ struct facts {
     const uuid *cause;
     struct arena *arena;
     const struct outbox_sinks *sinks; /* who is told of a dead letter; or NULL */
+    const struct effect_retry *retries;
     size_t count;
 };
 
@@ -94,8 +95,12 @@ static status facts_init(const struct ledger *l, struct facts *f, const struct e
                          struct error *err) {
     char text[UUID_TEXT_LEN];
     uuid_format(effect_id, text);
-    *f = (struct facts){
-        .ids = *ids, .actor = actor, .cause = cause, .arena = arena, .sinks = l->sinks};
+    *f = (struct facts){.ids = *ids,
+                        .actor = actor,
+                        .cause = cause,
+                        .arena = arena,
+                        .sinks = l->sinks,
+                        .retries = l->retries};
     return arena_try_str(arena, str_n(text, sizeof(text)), &f->subject) ? ST_OK
                                                                         : ledger_no_memory(err);
 }
@@ -150,6 +155,7 @@ static struct event ids_of(const struct effect_info *i) {
 }
 
 void outbox_tell(struct ledger *l, const struct outbox_sinks *sinks) { l->sinks = sinks; }
+void outbox_retries(struct ledger *l, const struct effect_retry *own) { l->retries = own; }
 
 /* ---- a request ---- */
 
@@ -283,9 +289,9 @@ static void put_payload(struct buf *b, const struct request *r) {
     buf_release(&text);
 }
 
-static void request_data(const struct request *r, struct buf *b) {
+static void request_data(const struct request *r, const struct effect_retry *own, struct buf *b) {
     char run_uuid[UUID_TEXT_LEN];
-    struct effect_retry retry = effect_retry_of(r->given->type, r->given->own);
+    struct effect_retry retry = effect_retry_of(r->given->type, own);
     if (r->given->max_retries >= 0) retry.max_retries = r->given->max_retries;
     if (r->given->base_ms >= 0) retry.base_ms = r->given->base_ms;
     uuid_format(r->run.run_uuid, run_uuid);
@@ -312,7 +318,7 @@ static status request_append(struct ledger *l, const struct request *r, struct a
     status st = facts_init(l, &f, &ids, r->id, r->given->actor, r->has_cause ? &r->cause : NULL,
                            arena, err);
     if (st == ST_OK) {
-        request_data(r, &b);
+        request_data(r, l->retries, &b);
         st = facts_add(&f, EVENT_EFFECT_REQUESTED, 1, &b, err);
     }
     if (st == ST_OK) st = facts_append(l, &f, r->given->riders, err);
@@ -382,7 +388,7 @@ static void put_body(struct buf *b, const struct effect_info *i, str code, str m
 static status add_alert(struct facts *f, const struct effect_info *i, str url, size_t sink,
                         str code, str message, struct buf *b, struct error *err) {
     static const str type = STR_LIT("WEBHOOK_CALL");
-    struct effect_retry retry = effect_retry_of(type, NULL);
+    struct effect_retry retry = effect_retry_of(type, f->retries);
     char text[UUID_TEXT_LEN];
     char key[EFFECT_KEY_MAX + 1];
     uuid id = uuid_v7(clock_wall_us() / 1000);

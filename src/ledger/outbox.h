@@ -21,7 +21,6 @@ struct effect_request {
     str step_id; /* the step that asks for it; or STR_NONE */
     str actor;
     const uuid *cause;                 /* or NULL: the run's newest event of its level */
-    const struct effect_retry *own;    /* see effect_retry_of() */
     int64_t max_retries, base_ms;      /* of this one alone; < 0: as its type has it */
     const struct append_rider *riders; /* or NULL */
 };
@@ -56,6 +55,9 @@ struct outbox_sinks {
     size_t count;
 };
 void outbox_tell(struct ledger *ledger, const struct outbox_sinks *sinks);
+/* How often effects that are requested from now on are retried, whoever requests them: see
+ * effect_retry_of(). Borrowed; NULL: as CANON has it. For the ledger's owner, at its start. */
+void outbox_retries(struct ledger *ledger, const struct effect_retry *own);
 
 struct outbox_batch {
     struct effect_info *items;

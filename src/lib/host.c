@@ -383,6 +383,7 @@ static status open_store(struct host *h, struct error *err) {
     }
     h->renewed_us = clock_mono_ns() / 1000;
     outbox_tell(ledger, h->options.effect_alerts);
+    outbox_retries(ledger, h->options.effect_retries);
     st = writer_open(ledger, h->options.metrics, &h->writer, err);
     return st == ST_OK ? ledger_open_reader(h->options.url, &h->reader, err) : st;
 }
@@ -429,7 +430,6 @@ static status open_effects(struct host *h, struct error *err) {
                                          .worker = h->node,
                                          .batches = h->options.effect_batches,
                                          .lease_ms = h->options.effect_lease_ms,
-                                         .retries = h->options.effect_retries,
                                          .alone = !h->postgres,
                                          .metrics = h->options.metrics};
     options.deliver.guard = h->options.guard;

@@ -445,7 +445,6 @@ status dispatcher_ask(struct dispatcher *d, const struct effect_request *request
     if (!t) return error_set(err, ST_RETRY, "outbox: out of memory");
     struct effect_request *r = &t->request;
     *r = *request;
-    r->own = d->o.retries;
     t->done = done;
     t->context = context;
     if (request->id) t->id = *request->id;

@@ -28,11 +28,10 @@ enum {
 struct dispatcher_options {
     struct writer *writer; /* borrowed, like the reader: both must outlive dispatcher_halt() */
     struct deliverer_options deliver;
-    str worker;                         /* its name in the ledger */
-    int batches;                        /* 0: DISPATCH_BATCHES */
-    int64_t poll_ms;                    /* 0: DISPATCH_POLL_MS */
-    int64_t lease_ms;                   /* 0: what a batch may take at most, and half a minute */
-    const struct effect_retry *retries; /* of new effects; see effect_retry_of(). Borrowed */
+    str worker;              /* its name in the ledger */
+    int batches;             /* 0: DISPATCH_BATCHES */
+    int64_t poll_ms;         /* 0: DISPATCH_POLL_MS */
+    int64_t lease_ms;        /* 0: what a batch may take at most, and half a minute */
     bool alone;              /* nobody else delivers from this ledger: what was under way is over */
     bool only_asks;          /* delivers nothing: another process does */
     struct metrics *metrics; /* or NULL */

@@ -118,6 +118,27 @@ db_test_dead_ones_are_put_back() {
     c ledger verify --state >/dev/null
 }
 
+# CE-7.2-5: whoever asks for it, and whether a server does it or the ledger is open here.
+db_test_retries_as_the_operator_wants_them() {
+    need curl jq
+    import
+    export CAIRN_EFFECT_RETRIES=API_CALL=2x150,FAX=0x7
+    of() { "$@" effect request "$run" - --type "$type" -o json <<<'{}' | jq -c '[.maxRetries, .baseDelayMs]'; }
+    local type=API_CALL
+    same "$(of c)" "[2,150]" "in the ledger"
+    type=FAX
+    same "$(of c)" "[0,7]"
+    type=SEND_EMAIL
+    same "$(of c)" "[3,2000]" "what they do not name"
+    CAIRN_EFFECT_RETRIES=FAX refused 2 "CAIRN_EFFECT_RETRIES must be" c effect request "$run" - --type FAX <<<'{}'
+    start_server
+    unset CAIRN_EFFECT_RETRIES # the server's rule, not the caller's
+    type=API_CALL
+    same "$(of s)" "[2,150]" "through a server"
+    same "$(curl -sS "$server/v1/runs/$run/effects" -H 'Content-Type: application/json' -d '{"effectType":"FAX","maxRetries":1,"payload":{}}' | jq -c '[.maxRetries, .baseDelayMs]')" "[1,7]" "but for what the request says"
+    stop_server
+}
+
 # Whether the outbox of the server tries them at once or not: what is answered is how they were then.
 db_test_dead_ones_are_put_back_by_a_server() {
     need curl jq
