@@ -32,6 +32,8 @@ struct api_options {
      * the ledger thread; NULL: no other process can be. */
     status (*post_signal)(struct ledger *ledger, str run_id, const struct signal *signal, str actor,
                           const struct append_rider *riders, struct error *err);
+    /* There are new effects, or some were put back (host_wake_outbox); or NULL. */
+    void (*wake_outbox)(void *context);
     void *context;
     bool open;         /* no authentication: see auth_options */
     struct jwks *jwks; /* or NULL; the api owns it */

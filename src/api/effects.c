@@ -1,7 +1,7 @@
 /* api/effects.c: effects: asked for, looked at, put back when they are dead.
  *
  * Who delivers them is no business of the API: a request and a requeue are facts of the run, made
- * on the ledger thread, and the outbox finds them there. */
+ * on the ledger thread, and the outbox finds them there; it is told to look. */
 #include "api/impl.h"
 #include "ledger/outbox.h"
 
@@ -120,6 +120,13 @@ static void get_effect(struct call *c) {
         call_fail(c, &err);
     else if (read_id(c, e))
         call_read(c, load_effect, NULL);
+}
+
+/* Effects have changed: for those who follow the run, and for the outbox. */
+static void changed(struct call *c, str tenant_id, str run_id) {
+    const struct api_options *o = &c->api->options;
+    hub_committed(c->api->hub, tenant_id, run_id);
+    if (o->wake_outbox && !c->api->closing) o->wake_outbox(o->context);
 }
 
 /* ---- lists ---- */
@@ -247,7 +254,7 @@ static status request_effect(struct call *c, struct ledger *ledger, struct error
 
 static void answer_request(struct call *c) {
     struct effect_call *e = c->own;
-    hub_committed(c->api->hub, e->run_info.tenant_id, e->run_info.run_id);
+    changed(c, e->run_info.tenant_id, e->run_info.run_id);
     call_header(c, "Location", call_path(c, "/v1/effects/", id_text(c, e->info.effect.id)));
     call_answer(c, e->existing ? 200 : 201);
 }
@@ -296,7 +303,7 @@ static status requeue(struct call *c, struct ledger *ledger, struct error *err) 
 
 static void answer_requeue(struct call *c) {
     struct effect_call *e = c->own;
-    hub_committed(c->api->hub, e->info.tenant_id, e->info.run_id);
+    changed(c, e->info.tenant_id, e->info.run_id);
     call_answer(c, 200);
 }
 
@@ -355,7 +362,7 @@ static void answer_all(struct call *c) { call_answer(c, 200); }
 static void lot_done(struct call *c) {
     struct effect_call *e = c->own;
     for (size_t i = 0; i < e->run_count; i++)
-        hub_committed(c->api->hub, e->runs[i].tenant_id, e->runs[i].run_id);
+        changed(c, e->runs[i].tenant_id, e->runs[i].run_id);
     if (e->lot.more && e->requeued < e->limit) {
         call_change(c, requeue_lot, lot_done);
         return;

@@ -84,6 +84,11 @@ static void prefetch(void *context, str tenant_id, const struct plan_ref *ref, a
     host_prefetch(f->options.host, tenant_id, ref, done, done_context);
 }
 
+static void wake_outbox(void *context) {
+    const struct front *f = context;
+    host_wake_outbox(f->options.host);
+}
+
 static status read_jwks(struct front *f, struct jwks **out, struct error *err) {
     str file = f->cli->args.values[OPT_JWKS];
     return file.ptr ? jwks_load(file, out, err) : ST_OK;
@@ -110,6 +115,7 @@ static status open_api(struct front *f, struct error *err) {
         .version = STR(CAIRN_VERSION),
         .metrics = o->metrics,
         .prefetch = prefetch,
+        .wake_outbox = wake_outbox,
         .post_signal = o->postgres ? host_post_signal : NULL,
         .context = f,
         .open = !f->authenticates,

@@ -139,6 +139,23 @@ db_test_retries_as_the_operator_wants_them() {
     stop_server
 }
 
+# Not only once a second: looked for that often, each of these would wait a second for the one before it.
+test_the_outbox_is_told() {
+    need curl jq
+    import
+    start_server
+    local i start=$SECONDS id
+    ended() { [ "$(curl -sS "$server/v1/effects/$id" | jq -r .status)" = DEAD_LETTER ]; }
+    for i in 1 2 3 4 5 6 7 8; do
+        id=$(curl -sS "$server/v1/runs/$run/effects" -H 'Content-Type: application/json' -d '{"effectType":"NONE","maxRetries":0,"payload":{}}' | jq -r .effectId)
+        until_true ended
+        curl -sS -X POST "$server/v1/effects/$id/requeue" -o /dev/null
+        until_true ended
+    done
+    [ $((SECONDS - start)) -lt 10 ] || fail "16 executions took $((SECONDS - start)) seconds"
+    stop_server
+}
+
 # Whether the outbox of the server tries them at once or not: what is answered is how they were then.
 db_test_dead_ones_are_put_back_by_a_server() {
     need curl jq
