@@ -125,9 +125,12 @@ void depot_done(struct delivery *delivery, bool ok, str result, const char *code
 }
 
 struct delivery depot_delivery(struct depot *b, const char *type, str spec) {
+    uuid effect_id;
+    CHECK(uuid_parse(STR(DEPOT_EFFECT), &effect_id));
     return (struct delivery){.type = str_c(type),
                              .spec = spec,
                              .key = STR("run-456-webhook-order-123"),
+                             .effect_id = effect_id,
                              .tenant_id = STR("tenant-1"),
                              .environment_id = STR("env-1"),
                              .run_id = STR("run-456"),

@@ -2,8 +2,10 @@
  *
  * {"url", "method", "headers", "body", "idempotency_key"}, and "signing_secret" of a webhook. A
  * header's value is a string or {"secret":"NAME"}, read when it is sent. The receiver always gets
- * X-Idempotency-Key. Signatures are those of Standard Webhooks: HMAC-SHA256 over id.timestamp.body,
- * where the id is the key. */
+ * X-Idempotency-Key. Signatures are those of Standard Webhooks: HMAC-SHA256 over id.timestamp.body.
+ * The id is the effect's, which is one per key and the same for every execution. The key itself may
+ * have a full stop in it, and whoever chooses it, or a body that is text, could make one message
+ * pass for another with the same signature. */
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 
@@ -164,14 +166,19 @@ static bool sign(struct parcel *p, str secret_name, str body, struct headers *h)
     uint8_t *key = NULL;
     size_t key_len = 0;
     char seconds[TIMESTAMP_MAX];
+    char id_text[UUID_TEXT_LEN];
+    str id;
     str timestamp;
     str value;
+    uuid_format(p->delivery->effect_id, id_text);
     (void)snprintf(seconds, sizeof seconds, "%lld", (long long)(p->delivery->now_us / 1000000));
     if (!signing_key(p, secret_name, &key, &key_len)) return false;
-    if (!arena_try_str(&p->arena, str_c(seconds), &timestamp)) return parcel_no_memory(p);
+    if (!arena_try_str(&p->arena, str_c(seconds), &timestamp) ||
+        !arena_try_str(&p->arena, str_n(id_text, sizeof id_text), &id))
+        return parcel_no_memory(p);
     struct buf text;
-    buf_init(&text, p->delivery->key.len + timestamp.len + body.len + 2);
-    buf_put(&text, p->delivery->key);
+    buf_init(&text, id.len + timestamp.len + body.len + 2);
+    buf_put(&text, id);
     buf_put_char(&text, '.');
     buf_put(&text, timestamp);
     buf_put_char(&text, '.');
@@ -181,7 +188,7 @@ static bool sign(struct parcel *p, str secret_name, str body, struct headers *h)
     buf_release(&text);
     if (full) return parcel_no_memory(p);
     if (!ok) return false;
-    header_put(h, "webhook-id", p->delivery->key);
+    header_put(h, "webhook-id", id);
     header_put(h, "webhook-timestamp", timestamp);
     header_put(h, "webhook-signature", value);
     return true;

@@ -143,7 +143,7 @@ static const char *signature_of(struct depot *b, const void *key, size_t len) {
     static char text[128];
     uint8_t mac[32];
     char all[2048];
-    int n = snprintf(all, sizeof all, "run-456-webhook-order-123.%d.%s", DEPOT_NOW_S, b->body);
+    int n = snprintf(all, sizeof all, DEPOT_EFFECT ".%d.%s", DEPOT_NOW_S, b->body);
     CHECK(HMAC(EVP_sha256(), key, (int)len, (uint8_t *)all, (size_t)n, mac, NULL) != NULL);
     char base64[64];
     EVP_EncodeBlock((uint8_t *)base64, mac, 32);
@@ -185,7 +185,7 @@ TEST(webhook_is_signed) {
         if (cases[i].key) {
             char time[64];
             (void)snprintf(time, sizeof time, "webhook-timestamp: %d", DEPOT_NOW_S);
-            CHECK(depot_has_header(&b, "webhook-id: run-456-webhook-order-123"), "%s", b.head);
+            CHECK(depot_has_header(&b, "webhook-id: " DEPOT_EFFECT), "%s", b.head);
             CHECK(depot_has_header(&b, time), "%s", b.head);
             const char *want = signature_of(&b, cases[i].key, cases[i].len);
             CHECK(depot_has_header(&b, want), "case %zu: %s %s", i, want, b.head);
