@@ -195,6 +195,9 @@ static status own_key(yyjson_val *given, struct buf *out, struct error *err) {
         return error_at(err, ST_INVALID, "EFFECT_KEY_INVALID", "/payload/idempotency_key",
                         "expected 1 to %d printable ASCII characters without blanks at the ends",
                         EFFECT_KEY_MAX);
+    if (str_starts(key, STR(EFFECT_KEY_ALERT)))
+        return error_at(err, ST_INVALID, "EFFECT_KEY_INVALID", "/payload/idempotency_key",
+                        "keys that begin with \"" EFFECT_KEY_ALERT "\" are those of alerts");
     buf_put(out, key);
     return ST_OK;
 }

@@ -34,6 +34,7 @@ enum {
     EFFECT_BASE_MS = 1000,
 };
 #define EFFECT_DELAY_MAX_MS ((int64_t)24 * 3600 * 1000)
+#define EFFECT_KEY_ALERT "ALERT:" /* keys of alerts begin so, and no caller's does */
 
 struct effect {
     enum outbox_status status;
@@ -71,7 +72,7 @@ int64_t effect_backoff_ms(int64_t retry_count, int64_t base_ms);
 
 /* The caller's own, which the payload holds as idempotency_key, else
  * EFFECT:{effect id}:{type}:{SHA-256 of the canonical payload}: members sorted at any depth,
- * without idempotency_key. ST_INVALID with EFFECT_KEY_INVALID: empty, too long, or with characters
- * that no header holds. `scratch` is for the sorting. */
+ * without idempotency_key. ST_INVALID with EFFECT_KEY_INVALID: empty, too long, with characters
+ * that no header holds, or one of an alert. `scratch` is for the sorting. */
 MUST_CHECK status effect_key(uuid effect_id, str type, yyjson_val *payload, struct arena *scratch,
                              struct buf *out, struct error *err);

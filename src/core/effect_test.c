@@ -319,11 +319,11 @@ TEST(effect_key_is_deterministic) {
 
 /* CE-5.1-1: without a key one is derived; a bad one is refused, never replaced. */
 TEST(effect_key_of_the_caller) {
-    static const char *const good[] = {"k", "EFFECT:effect-123:SEND_EMAIL:00", "a b", "~!\\\"/",
-                                       "6ba7b810"};
+    static const char *const good[] = {
+        "k", "EFFECT:effect-123:SEND_EMAIL:00", "a b", "~!\\\"/", "6ba7b810", "alert:1", "ALERT"};
     static const char *const bad[] = {
         "\"\"", "\" k\"",  "\"k \"", "\"a\\nb\"", "\"\\u00e9\"", "\"a\\u007fb\"", "null",
-        "17",   "[\"k\"]", "{}",     "true",      "\" \"",       "\"\\t\"",
+        "17",   "[\"k\"]", "{}",     "true",      "\" \"",       "\"\\t\"",       "\"ALERT:1\"",
     };
     struct keys k;
     arena_init(&k.arena, 4096, SIZE_MAX);

@@ -393,7 +393,7 @@ static status add_alert(struct facts *f, const struct effect_info *i, str url, s
     char key[EFFECT_KEY_MAX + 1];
     uuid id = uuid_v7(clock_wall_us() / 1000);
     str dead = f->subject;
-    int n = snprintf(key, sizeof(key), "ALERT:%.*s:%lld:%zu", STR_ARG(dead),
+    int n = snprintf(key, sizeof(key), EFFECT_KEY_ALERT "%.*s:%lld:%zu", STR_ARG(dead),
                      (long long)i->effect.executions, sink);
     uuid_format(id, text);
     put_head(b, id, i->run_uuid, type);
@@ -415,7 +415,7 @@ static status add_alert(struct facts *f, const struct effect_info *i, str url, s
 static status add_alerts(struct facts *f, const struct effect_info *i, str code, str message,
                          struct buf *b, struct error *err) {
     status st = ST_OK;
-    if (!f->sinks || str_starts(i->key, STR("ALERT:"))) return ST_OK;
+    if (!f->sinks || str_starts(i->key, STR(EFFECT_KEY_ALERT))) return ST_OK;
     for (size_t k = 0; k < f->sinks->count && st == ST_OK; k++)
         st = add_alert(f, i, f->sinks->urls[k], k + 1, code, message, b, err);
     return st;

@@ -78,7 +78,7 @@ test('effects: what cannot be asked for', async () => {
   await no('EFFECT_TYPE_INVALID', { effectType: 'two words', payload: {} }, '/effectType')
   await no('EFFECT_TYPE_INVALID', { effectType: 'x'.repeat(101), payload: {} }, '/effectType')
   for (const payload of [[], 'x', 1, null]) await no('EFFECT_PAYLOAD_INVALID', x(payload), '/payload')
-  for (const key of ['', 'k'.repeat(236), 'ż', ' k', 7]) await no('EFFECT_KEY_INVALID', x({ idempotency_key: key }), '/payload/idempotency_key')
+  for (const key of ['', 'k'.repeat(236), 'ż', ' k', 7, 'ALERT:disk is full']) await no('EFFECT_KEY_INVALID', x({ idempotency_key: key }), '/payload/idempotency_key')
   for (const header of ['Authorization', 'cookie', 'X-API-Key']) await no('EFFECT_SECRET_PLAIN', x({ headers: { [header]: 'secret' } }), `/payload/headers/${header}`)
   await no('FIELD_EMPTY', { ...x({}), stepId: '' }, '/stepId')
   await no('DELIMITER_IN_FIELD', { ...x({}), stepId: 'a|b' }, '/stepId')
