@@ -39,6 +39,8 @@ static bool handle(void *context, int fd, const struct fake_request *request) {
     if (str_eq(path, STR("echo"))) return fake_answer(fd, 200, "", str_c(b->head));
     if (str_eq(path, STR("echojson")))
         return answer_json(fd, 200, STR("{\"token\":\"s3cr\\u0065t-token\",\"s3cret-token\":1}"));
+    if (str_eq(path, STR("echotwice")))
+        return answer_json(fd, 200, STR("{\"s3cret-token\":1,\"Bearer s3cret-token\":2}"));
     if (str_eq(path, STR("move")))
         return fake_answer(fd, 302, "Location: http://127.0.0.1:1/\r\n", STR(""));
     if (str_to_int(path, &code)) return fake_answer(fd, (int)code, "", STR("s3cret-token"));

@@ -13,7 +13,7 @@ enum { DEPOT_TEXT_MAX = 512 * 1024, DEPOT_NOW_S = 1771228800 }; /* 2026-02-16T08
 #define DEPOT_EFFECT "5f0c1c1e-6a4b-4c7d-8e2f-0123456789ab"
 
 /* What the server answers is said by the path: /json, /empty, /text, /big, /bigjson, /deep, /echo
- * (its own head, as text), /echojson, /CODE (with a body), /silent. */
+ * (its own head, as text), /echojson, /echotwice, /CODE (with a body), /silent. */
 struct depot {
     uv_loop_t loop;
     struct deliverer *deliverer;

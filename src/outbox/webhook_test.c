@@ -111,6 +111,9 @@ TEST(webhook_secrets_are_sent_and_never_told) {
          "{\"token\":\"***\",\"***\":1}", ""},
         {"echojson", "{\"Authorization\":{\"secret\":\"BEARER\"}}",
          "Authorization: Bearer s3cret-token", "{\"token\":\"***\",\"***\":1}", ""},
+        {"echotwice", "{\"Authorization\":{\"secret\":\"BEARER\"}}", /* no JSON: one name, twice */
+         "Authorization: Bearer s3cret-token",
+         "{\"status\":200,\"body\":\"{\\\"***\\\":1,\\\"***\\\":2}\"}", ""},
         {"500", "{\"X-Token\":{\"secret\":\"TOKEN\"}}", "X-Token: s3cret-token",
          "Webhook failed: 500 Internal Server Error", "HTTP_STATUS"},
         {"200", "{\"X-Token\":{\"secret\":\"TOKEN\"}}", "X-Token: s3cret-token",
