@@ -14,10 +14,10 @@
 #include "cli/parse.h"
 #include "cli/source.h"
 
-#define EFFECTS_WAIT_NS ((int64_t)35 * 1000000000) /* a delivery takes 30 seconds at most */
 enum {
     LOCK_PROBE_MS = 50,
-    FOLLOW_MS = 100,   /* between two looks at a run */
+    FOLLOW_MS = 100, /* between two looks at a run */
+    EFFECTS_SPARE_MS = 5000,
     FOLLOW_PAGE = 500, /* events of one look */
     DONE_CHECK_MS = 200,
     TROUBLE_TRIES_MAX = 5, /* about eight seconds */
@@ -175,6 +175,7 @@ static status open_host(struct drive *d, struct error *err) {
                                    .lost = on_lost,
                                    .context = d};
     status st = outbox_env(&options, &d->cli->arena, err);
+    d->delivery_ms = options.deliver.timeout_ms ? options.deliver.timeout_ms : DELIVERY_TIMEOUT_MS;
     if (st == ST_OK) st = host_open(&d->loop, &options, &d->host, err);
     if (st != ST_OK) {
         d->host = NULL;
@@ -576,9 +577,10 @@ static bool effects_are_out(struct drive *d) {
 }
 
 /* What the run asked for is tried once before the process goes; what fails is for whoever comes
- * next. */
+ * next. A batch is delivered one after the other: that is how long it may take. */
 static status send_effects(struct drive *d, struct error *err) {
-    d->effects_until_ns = clock_mono_ns() + EFFECTS_WAIT_NS;
+    int64_t wait_ms = d->delivery_ms * DISPATCH_BATCH + EFFECTS_SPARE_MS;
+    d->effects_until_ns = clock_mono_ns() + wait_ms * 1000000;
     return drive_until(d, effects_are_out, err);
 }
 

@@ -54,6 +54,7 @@ struct drive {
     size_t endpoint_count;
     int64_t keep_us;          /* of workspaces */
     int64_t effects_until_ns; /* how long the end of a run waits for them */
+    int64_t delivery_ms;      /* one of them takes so long at most */
     uv_signal_t interrupt, terminate, reload;
     uv_timer_t draw, look;
     struct live *live;
