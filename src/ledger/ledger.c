@@ -157,16 +157,45 @@ status ledger_open(str url, const struct ledger_options *options, struct ledger 
     return ST_OK;
 }
 
+static status open_for_reading(str url, struct db **out, struct error *err) {
+    struct db *db = NULL;
+    status st = db_open(url, DB_READ_ONLY, &db, err);
+    if (st == ST_OK) st = schema_check(db, err);
+    if (st == ST_OK)
+        *out = db;
+    else
+        db_close(db);
+    return st;
+}
+
 status ledger_open_reader(str url, struct ledger **out, struct error *err) {
     struct ledger *l = ledger_new(NULL, err);
     if (!l) return ST_RETRY;
-    status st = db_open(url, DB_READ_ONLY, &l->db, err);
-    if (st == ST_OK) st = schema_check(l->db, err);
+    status st = ST_OK;
+    if (url.len >= sizeof(l->url))
+        st =
+            error_set(err, ST_LIMIT, "the database address has over %zu bytes", sizeof(l->url) - 1);
+    if (st == ST_OK) {
+        memcpy(l->url, url.ptr, url.len);
+        st = open_for_reading(url, &l->db, err);
+    }
     if (st != ST_OK) {
         ledger_close(l);
         return st;
     }
     *out = l;
+    return ST_OK;
+}
+
+status ledger_reopen_reader(struct ledger *l, struct error *err) {
+    struct db *db = NULL;
+    ASSERT(!l->writer);
+    status st = open_for_reading(str_c(l->url), &db, err);
+    if (st != ST_OK) return error_wrap(err, "could not reopen the ledger");
+    db_close(l->db);
+    l->db = db;
+    cache_clear(&l->cache);
+    dict_clear(&l->dict);
     return ST_OK;
 }
 

@@ -55,6 +55,9 @@ MUST_CHECK status ledger_open_with(ledger_connect connect, void *context,
 /* For queries only: no lock, no migration; ST_NOT_FOUND without a ledger there, ST_INVALID if its
  * schema is of another version. */
 MUST_CHECK status ledger_open_reader(str url, struct ledger **out, struct error *err);
+/* The reader's connection is lost, or may be: makes a new one in its place. If that fails the old
+ * one stays, and it may be tried again. ledger_stop_on() is forgotten. */
+MUST_CHECK status ledger_reopen_reader(struct ledger *reader, struct error *err);
 void ledger_close(struct ledger *ledger);
 /* Reopens a writer's connection if it was lost; what changes the ledger does so by itself. */
 MUST_CHECK status ledger_usable(struct ledger *ledger, struct error *err);

@@ -16,6 +16,8 @@
 #include "lib/host_plans.h"
 #include "lib/host_sweep.h"
 
+#define MEND_EVERY_NS ((int64_t)1000000000)
+
 struct host_commit { /* an append on its way to the ledger thread and back */
     struct writer_call call;
     struct engine_commit *commit;
@@ -39,6 +41,7 @@ struct host {
     bool postgres;
     struct writer *writer;
     struct ledger *reader;
+    int64_t mended_ns; /* when it was reopened last; 0: never */
     struct executor *executor;
     struct host_effects *effects;
     struct engine *engine;
@@ -240,6 +243,19 @@ static void port_random(void *context, void *out, size_t n) {
     random_bytes(out, n);
 }
 
+/* After a query. Unlike the writer, a reader does not reopen its connection by itself: without this
+ * a node whose store was away for a moment could carry out nothing more. Not oftener than once a
+ * second, for a store that stays away. */
+static status has_read(struct host *h, status st) {
+    struct error err;
+    int64_t now = clock_mono_ns();
+    if (st != ST_RETRY || (h->mended_ns > 0 && now - h->mended_ns < MEND_EVERY_NS)) return st;
+    h->mended_ns = now;
+    if (ledger_reopen_reader(h->reader, &err) != ST_OK)
+        LOG(LOG_WARN, "could not read the ledger", LOG_S("error", str_c(err.msg)));
+    return st;
+}
+
 static status port_load(void *context, str run_id, struct arena *arena,
                         struct engine_loaded *loaded, struct error *err) {
     struct host *h = context;
@@ -249,26 +265,29 @@ static status port_load(void *context, str run_id, struct arena *arena,
         st = lease_owner(h->reader, loaded->info.run_no, &loaded->held, &owner, err);
     loaded->ours = loaded->held && owner.node_no == h->lease.node_no;
     loaded->epoch = owner.epoch;
-    return st;
+    return has_read(h, st);
 }
 
 static status port_walk(void *context, const struct engine_loaded *loaded, int64_t after_seq,
                         ledger_walk walk, void *walk_context, struct error *err) {
     struct host *h = context;
-    return ledger_walk_run(h->reader, &loaded->info, after_seq, walk, walk_context, err);
+    return has_read(
+        h, ledger_walk_run(h->reader, &loaded->info, after_seq, walk, walk_context, err));
 }
 
 static status port_due(void *context, int64_t from_us, int64_t to_us, int64_t after, size_t limit,
                        struct arena *arena, struct lease_runs *out, struct error *err) {
     struct host *h = context;
-    return lease_due(h->reader, h->lease.node_no, from_us, to_us, after, limit, arena, out, err);
+    return has_read(
+        h, lease_due(h->reader, h->lease.node_no, from_us, to_us, after, limit, arena, out, err));
 }
 
 static status port_active(void *context, str tenant_id, str plan_id, int64_t *tenant, int64_t *plan,
                           struct error *err) {
     struct host *h = context;
     status st = lease_active(h->reader, tenant_id, STR_NONE, tenant, err);
-    return st == ST_OK ? lease_active(h->reader, tenant_id, plan_id, plan, err) : st;
+    if (st == ST_OK) st = lease_active(h->reader, tenant_id, plan_id, plan, err);
+    return has_read(h, st);
 }
 
 static void port_start(void *context, struct attempt *attempt) {
@@ -325,7 +344,7 @@ static void port_wake_at(void *context, int64_t us) {
 static status stored_plan(void *context, str tenant_id, const uint8_t sha256[SHA256_LEN],
                           struct arena *arena, str *bytes, struct error *err) {
     struct host *h = context;
-    return access_plan_get(h->reader, tenant_id, sha256, arena, bytes, err);
+    return has_read(h, access_plan_get(h->reader, tenant_id, sha256, arena, bytes, err));
 }
 
 static status port_plan(void *context, str tenant_id, const struct plan_ref *ref,

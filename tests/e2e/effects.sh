@@ -223,6 +223,22 @@ test_the_holder_is_told() {
     stop_server
 }
 
+# Its connections are cut: not only what writes makes new ones, so that runs and their effects go on.
+pg_test_the_store_is_away_for_a_moment() {
+    need psql jq
+    echo '{"schemaVersion":"v1.3","metadata":{"planId":"p","planVersion":"1"},"steps":[{"stepId":"tell","type":"effect","effectType":"NONE","payload":{}}]}' >plan.json
+    start_server
+    s run plan.json --run-id before >/dev/null 2>&1
+    postgres "${store[1]}" -c "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()" >/dev/null
+    until_true s run plan.json --run-id after # the first that find out are refused, and may try again
+    same "$(s run show after -o json | jq -r .state.status)" COMPLETED
+    sleep 2
+    wc -l <serve.err >lines
+    sleep 3
+    same "$(awk -v n="$(cat lines)" 'NR > n && /could not/' serve.err)" "" "what it says afterwards"
+    stop_server
+}
+
 # Repeated after a crash: one effect, and the same answer.
 db_test_a_request_repeated_after_a_crash() {
     need curl jq
