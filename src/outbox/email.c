@@ -101,12 +101,12 @@ static bool take_email(struct parcel *p, struct email *e) {
 
 /* ---- the mail ---- */
 
-/* The hash of the key as the outbox stores it: keys are of a tenant. */
+/* The hash of the key and its tenant: a key has no line end in it, so no two pairs are one text. */
 static bool hash_key(struct parcel *p, char hex[SHA256_HEX_LEN]) {
     struct buf text;
     buf_init(&text, p->delivery->tenant_id.len + p->delivery->key.len + 1);
     buf_put(&text, p->delivery->tenant_id);
-    buf_put_char(&text, '/');
+    buf_put_char(&text, '\n');
     buf_put(&text, p->delivery->key);
     sha256_of(buf_str(&text), p->key_hash);
     hex_encode(p->key_hash, sizeof p->key_hash, hex);

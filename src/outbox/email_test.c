@@ -75,7 +75,7 @@ TEST(email_sends_the_payload_and_the_key) {
     check_part(mail, 0, "text/html", "<p>Your order has been confirmed.</p>\n");
     uint8_t hash[SHA256_LEN];
     char id[128] = "<";
-    sha256_of(STR("tenant-1/run-456-webhook-order-123"), hash);
+    sha256_of(STR("tenant-1\nrun-456-webhook-order-123"), hash);
     hex_encode(hash, sizeof hash, id + 1);
     (void)snprintf(id + 65, sizeof id - 65, "@mail.example.com>");
     check_header(mail, "Message-ID", id);
@@ -165,6 +165,9 @@ TEST(email_is_sent_once_a_key) {
     CHECK(!b.ok && mail_server_count(server) == 3);
     run_with_key(&b, "t1", "k3", "a@example.com");
     CHECK(b.ok && mail_server_count(server) == 4);
+    run_with_key(&b, "t/1", "k", "a@example.com");
+    run_with_key(&b, "t", "1/k", "a@example.com");
+    CHECK(b.ok && mail_server_count(server) == 6, "one tenant's key is another's");
     close_all(&b, server);
 }
 
