@@ -113,7 +113,8 @@ TEST_DB(effects_keep_a_finished_run_in_memory) {
     }
     put(l, "RunCompleted");
     CHECK(cache_get(&l->cache, STR("r1")));
-    CHECK(outbox_claim(l, STR("w"), 10, 60000, &arena, &batch, &err) == ST_OK, "%s", err.msg);
+    CHECK(outbox_claim(l, STR("w"), STR_NONE, 10, 60000, &arena, &batch, &err) == ST_OK, "%s",
+          err.msg);
     CHECK(batch.count == 2 && cache_get(&l->cache, STR("r1")));
     CHECK(outbox_complete(l, &batch.items[0], STR("1"), STR("w"), &err) == ST_OK, "%s", err.msg);
     CHECK(cache_get(&l->cache, STR("r1")));

@@ -617,9 +617,9 @@ static status claim_page(struct ledger *l, struct outbox_look *look, str worker,
     return claim_all(l, due, count, worker, look->clock_us, lease_ms, arena, out, any, err);
 }
 
-status outbox_claim(struct ledger *l, str worker, size_t limit, int64_t lease_ms,
+status outbox_claim(struct ledger *l, str worker, str runs, size_t limit, int64_t lease_ms,
                     struct arena *arena, struct outbox_batch *out, struct error *err) {
-    struct outbox_look look = {.more = true};
+    struct outbox_look look = {.runs = runs, .more = true};
     bool any = false;
     *out = (struct outbox_batch){0};
     if (limit > CLAIMS_MAX) limit = CLAIMS_MAX;

@@ -67,9 +67,11 @@ struct outbox_batch {
 };
 /* Claims up to `limit` rows that are due, the oldest first, for `lease_ms`: PENDING, FAILED whose
  * time has come, and PROCESSING whose lease has ended, which counts as a failed execution
- * (LEASE_EXPIRED), and may be the last one. */
-MUST_CHECK status outbox_claim(struct ledger *ledger, str worker, size_t limit, int64_t lease_ms,
-                               struct arena *arena, struct outbox_batch *out, struct error *err);
+ * (LEASE_EXPIRED), and may be the last one. `runs`: only those of these runs, a JSON array of their
+ * ids; or STR_NONE. */
+MUST_CHECK status outbox_claim(struct ledger *ledger, str worker, str runs, size_t limit,
+                               int64_t lease_ms, struct arena *arena, struct outbox_batch *out,
+                               struct error *err);
 /* The end of an execution that was claimed. ST_CONFLICT with EFFECT_MOVED: its lease had ended and
  * somebody else has it; nothing was written. */
 MUST_CHECK status outbox_complete(struct ledger *ledger, const struct effect_info *claimed,

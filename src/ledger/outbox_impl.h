@@ -13,6 +13,7 @@ static inline int64_t outbox_time(const struct effect_info *info, int64_t clock_
 /* A look at those whose time has come, the longest due first, page by page. */
 struct outbox_look {
     int64_t clock_us, latest_us; /* no tenant's newest event is after latest_us */
+    str runs;                    /* see outbox_claim() */
     int64_t after_us, after_pos; /* where the page before ended; 0: none yet */
     bool more;                   /* the last page was full */
 };

@@ -203,6 +203,14 @@ static status read_due(struct db_stmt *q, struct outbox_look *look, struct arena
     return ST_OK;
 }
 
+/* clang-format off */
+#define DUE(more)                                                                                  \
+    EFFECT_SELECT " WHERE f.due_us <= $1 AND (f.due_us <= $2 OR f.due_us <= t.persisted_us)"       \
+    " AND f.due_us >= $3 AND (f.due_us > $3 OR f.effect_pos > $4)" more " ORDER BY f.due_us, f.effect_pos LIMIT $5"
+#define OF_RUNS                                                                                    \
+    " AND r.run_id IN (SELECT {sqlite:value FROM json_each($6)}{postgres:json_array_elements_text($6::json)})"
+/* clang-format on */
+
 status outbox_due(struct ledger *l, struct outbox_look *look, size_t limit, struct arena *arena,
                   struct effect_info **items, size_t *count, struct error *err) {
     struct db_stmt *q = NULL;
@@ -211,18 +219,14 @@ status outbox_due(struct ledger *l, struct outbox_look *look, size_t limit, stru
     *count = 0;
     *items = arena_try(arena, (limit + 1) * sizeof(**items));
     if (!*items) return ledger_no_memory(err);
-    status st =
-        db_prepare(l->db,
-                   EFFECT_SELECT " WHERE f.due_us <= $1 AND (f.due_us <= $2 OR f.due_us <="
-                                 " t.persisted_us) AND f.due_us >= $3 AND (f.due_us > $3 OR"
-                                 " f.effect_pos > $4) ORDER BY f.due_us, f.effect_pos LIMIT $5",
-                   &q, err);
+    status st = db_prepare(l->db, look->runs.ptr ? DUE(OF_RUNS) : DUE(""), &q, err);
     if (st != ST_OK) return st;
     db_bind_int(q, 1, look->latest_us > look->clock_us ? look->latest_us : look->clock_us);
     db_bind_int(q, 2, look->clock_us);
     db_bind_int(q, 3, look->after_us);
     db_bind_int(q, 4, look->after_pos);
     db_bind_int(q, 5, (int64_t)limit);
+    if (look->runs.ptr) db_bind_text(q, 6, look->runs);
     while (st == ST_OK && rows < limit && (st = db_step(q, &row, err)) == ST_OK && row) {
         st = read_due(q, look, arena, *items, count, err);
         rows++;

@@ -151,7 +151,8 @@ static void on_async(uv_async_t *async) {
 
 /* ---- tasks on the ledger thread ---- */
 
-static void task_start(struct host_task *t, status (*task)(struct ledger *, void *, struct error *)) {
+static void task_start(struct host_task *t,
+                       status (*task)(struct ledger *, void *, struct error *)) {
     struct host *h = t->host;
     if (t->under_way || h->closing) return;
     struct host_commit *c = commit_new(h);
@@ -185,8 +186,7 @@ static void check_lease(struct host *h) {
     int64_t age_us = clock_mono_ns() / 1000 - h->renewed_us;
     if (!h->postgres || age_us <= (int64_t)HOST_LEASE_MS * 1000 || h->given_up) return;
     h->given_up = true;
-    LOG(LOG_ERROR, "the lease could not be renewed in time",
-        LOG_N("seconds", age_us / 1000000));
+    LOG(LOG_ERROR, "the lease could not be renewed in time", LOG_N("seconds", age_us / 1000000));
     engine_lose(h->engine);
 }
 
@@ -261,18 +261,19 @@ static status port_load(void *context, str run_id, struct arena *arena,
     struct host *h = context;
     struct lease owner = {0};
     status st = ledger_find_run(h->reader, run_id, arena, &loaded->info, err);
-    if (st == ST_OK)
-        st = lease_owner(h->reader, loaded->info.run_no, &loaded->held, &owner, err);
+    if (st == ST_OK) st = lease_owner(h->reader, loaded->info.run_no, &loaded->held, &owner, err);
     loaded->ours = loaded->held && owner.node_no == h->lease.node_no;
     loaded->epoch = owner.epoch;
+    if (st == ST_OK && h->effects && loaded->held == loaded->ours)
+        host_effects_mind(h->effects, run_id);
     return has_read(h, st);
 }
 
 static status port_walk(void *context, const struct engine_loaded *loaded, int64_t after_seq,
                         ledger_walk walk, void *walk_context, struct error *err) {
     struct host *h = context;
-    return has_read(
-        h, ledger_walk_run(h->reader, &loaded->info, after_seq, walk, walk_context, err));
+    return has_read(h,
+                    ledger_walk_run(h->reader, &loaded->info, after_seq, walk, walk_context, err));
 }
 
 static status port_due(void *context, int64_t from_us, int64_t to_us, int64_t after, size_t limit,
@@ -293,16 +294,20 @@ static status port_active(void *context, str tenant_id, str plan_id, int64_t *te
 static void port_start(void *context, struct attempt *attempt) {
     struct host *h = context;
     if (h->options.passive) return;
-    if (attempt->step->type == PLAN_EFFECT) host_effects_start(h->effects, attempt);
-    else executor_start(h->executor, attempt);
+    if (attempt->step->type == PLAN_EFFECT)
+        host_effects_start(h->effects, attempt);
+    else
+        executor_start(h->executor, attempt);
 }
 
 static void port_stop(void *context, struct attempt *attempt) {
     struct host *h = context;
     if (!h->options.passive && attempt->step->type == PLAN_EFFECT)
         host_effects_stop(h->effects, attempt);
-    else if (!h->options.passive) executor_stop(h->executor, attempt);
-    else attempt->done(attempt, false, STR_NONE, "CANCELLED", STR("it was not executed"), STR_NONE);
+    else if (!h->options.passive)
+        executor_stop(h->executor, attempt);
+    else
+        attempt->done(attempt, false, STR_NONE, "CANCELLED", STR("it was not executed"), STR_NONE);
 }
 
 static void port_observe(void *context, const struct engine_note *note) {
@@ -450,6 +455,7 @@ static status open_effects(struct host *h, struct error *err) {
                                          .batches = h->options.effect_batches,
                                          .lease_ms = h->options.effect_lease_ms,
                                          .alone = !h->postgres,
+                                         .only_minded = h->options.only_asked,
                                          .metrics = h->options.metrics};
     options.deliver.guard = h->options.guard;
     options.deliver.secret = effect_secret;
@@ -459,9 +465,8 @@ static status open_effects(struct host *h, struct error *err) {
 
 static status open_sweep(struct host *h, struct error *err) {
     if (h->options.passive || h->options.keep_us == 0) return ST_OK;
-    struct host_sweep_options options = {.url = h->options.url,
-                                         .data_dir = h->options.data_dir,
-                                         .keep_us = h->options.keep_us};
+    struct host_sweep_options options = {
+        .url = h->options.url, .data_dir = h->options.data_dir, .keep_us = h->options.keep_us};
     return host_sweep_open(&options, &h->sweep, err);
 }
 
@@ -532,9 +537,15 @@ status host_open(uv_loop_t *loop, const struct host_options *options, struct hos
     return ST_OK;
 }
 
-struct engine *host_engine(struct host *h) { return h->engine; }
-struct ledger *host_reader(struct host *h) { return h->reader; }
-struct writer *host_writer(struct host *h) { return h->writer; }
+struct engine *host_engine(struct host *h) {
+    return h->engine;
+}
+struct ledger *host_reader(struct host *h) {
+    return h->reader;
+}
+struct writer *host_writer(struct host *h) {
+    return h->writer;
+}
 void host_wake_outbox(struct host *h) {
     if (h->effects) host_effects_wake(h->effects);
 }

@@ -268,6 +268,10 @@ void host_effects_stop(struct host_effects *e, struct attempt *attempt) {
     answer(w, false, STR_NONE, "CANCELLED", STR("cancelled: the effect goes on"));
 }
 
+void host_effects_mind(struct host_effects *e, str run_id) {
+    dispatcher_mind(e->dispatcher, run_id);
+}
+
 void host_effects_wake(struct host_effects *e) { dispatcher_wake(e->dispatcher); }
 
 bool host_effects_idle(const struct host_effects *e) { return dispatcher_idle(e->dispatcher); }

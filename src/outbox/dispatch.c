@@ -4,6 +4,7 @@
 
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/map.h"
 #include "base/time.h"
 
 enum {
@@ -12,6 +13,7 @@ enum {
     LEASE_SPARE_MS = 30000, /* beyond what the deliveries of a batch may take */
 };
 #define TASK_ARENA_MAX ((size_t)16 * 1024 * 1024)
+#define MINDED_BYTES_MAX ((size_t)256 * 1024) /* the ids of runs; thousands */
 
 /* ---- what is asked of the ledger thread ---- */
 
@@ -25,6 +27,7 @@ struct task {
     struct arena arena;
     struct batch *batch; /* CLAIM and RECORD */
     size_t expired;
+    str runs; /* CLAIM: of these only, or STR_NONE */
     /* RECORD: how the delivery ended */
     bool ok, dead;
     bool late; /* it did not begin: its lease had ended, or was about to */
@@ -65,6 +68,8 @@ struct dispatcher {
     bool paused;   /* the store failed: what waits is tried at the next look, not before */
     bool expiring; /* leases of the process before us are being ended */
     bool halted;
+    struct map minded;  /* ids of runs, in `arena`; the values mean nothing */
+    struct buf runs;    /* the same as JSON: "a","b" */
     size_t under_way;   /* tasks at the ledger thread */
     int64_t timeout_ms; /* of a delivery */
     struct metric *m_polls, *m_completed, *m_failed, *m_dead;
@@ -115,8 +120,8 @@ static status task_run(struct ledger *ledger, void *context, struct error *err) 
     case TASK_EXPIRE:
         return outbox_expire(ledger, d->o.worker, EXPIRE_LOT, &t->expired, err);
     case TASK_CLAIM:
-        return outbox_claim(ledger, d->o.worker, DISPATCH_BATCH, d->o.lease_ms, &t->batch->arena,
-                            &t->batch->claimed, err);
+        return outbox_claim(ledger, d->o.worker, t->runs, DISPATCH_BATCH, d->o.lease_ms,
+                            &t->batch->arena, &t->batch->claimed, err);
     case TASK_RECORD:
         return record(ledger, t, err);
     case TASK_ASK:
@@ -343,6 +348,7 @@ static void after_record(struct dispatcher *d, struct task *t) {
 }
 
 static void after_ask(struct dispatcher *d, struct task *t) {
+    if (t->call.code == ST_OK) dispatcher_mind(d, t->info.run_id); /* it may be another's */
     t->done(t->context, t->call.code, &t->info, t->existing, &t->call.err);
     bool made = t->call.code == ST_OK && !t->existing;
     task_free(t);
@@ -397,6 +403,17 @@ static struct batch *free_batch(struct dispatcher *d) {
     return NULL;
 }
 
+static bool take_runs(const struct dispatcher *d, struct task *t) {
+    if (!d->o.only_minded) return true;
+    char *text = arena_try_raw(&t->arena, d->runs.len + 2);
+    if (!text) return false;
+    text[0] = '[';
+    if (d->runs.len > 0) memcpy(text + 1, d->runs.ptr, d->runs.len);
+    text[d->runs.len + 1] = ']';
+    t->runs = str_n(text, d->runs.len + 2);
+    return true;
+}
+
 static void poll_now(struct dispatcher *d) {
     if (d->halted || d->o.only_asks) return;
     d->again = true;
@@ -404,6 +421,10 @@ static void poll_now(struct dispatcher *d) {
     struct batch *b = free_batch(d);
     if (!b) return; /* the first that ends asks again */
     struct task *t = task_new(d, TASK_CLAIM);
+    if (t && !take_runs(d, t)) {
+        task_free(t);
+        t = NULL;
+    }
     if (!t) return;
     d->again = false;
     metric_add(d->m_polls, 1);
@@ -424,6 +445,20 @@ static void on_timer(uv_timer_t *timer) {
 
 void dispatcher_wake(struct dispatcher *d) {
     if (d && !d->halted) poll_now(d);
+}
+
+/* Too many to tell them apart: then all, so that none is left. */
+void dispatcher_mind(struct dispatcher *d, str run_id) {
+    str id = STR_NONE;
+    if (!d->o.only_minded || d->halted || map_get(&d->minded, run_id)) return;
+    if (d->runs.len > 0) buf_put_char(&d->runs, ',');
+    buf_put_json_str(&d->runs, run_id);
+    if (d->runs.full || !arena_try_str(&d->arena, run_id, &id) || !map_put(&d->minded, id, d)) {
+        LOG(LOG_WARN, "too many runs: effects of all others are delivered here, too",
+            LOG_N("runs", (int64_t)d->minded.count));
+        d->o.only_minded = false;
+    }
+    poll_now(d);
 }
 
 bool dispatcher_idle(const struct dispatcher *d) {
@@ -494,6 +529,8 @@ static void on_closed(uv_handle_t *handle) {
     struct dispatcher *d = handle->data;
     if (--d->open_handles > 0) return;
     pthread_mutex_destroy(&d->lock);
+    map_release(&d->minded);
+    buf_release(&d->runs);
     arena_release(&d->arena);
     mem_free(d);
 }
@@ -508,6 +545,8 @@ status dispatcher_open(uv_loop_t *loop, const struct dispatcher_options *options
     d->waiting_end = &d->waiting;
     pthread_mutex_init(&d->lock, NULL);
     arena_init(&d->arena, 1024, SIZE_MAX);
+    map_init(&d->minded);
+    buf_init(&d->runs, MINDED_BYTES_MAX);
     use_defaults(d);
     d->o.worker = arena_str(&d->arena, cut(options->worker, ACTOR_BYTES_MAX));
     d->batches = arena_alloc(&d->arena, (size_t)d->o.batches * sizeof(*d->batches));

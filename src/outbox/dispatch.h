@@ -34,6 +34,7 @@ struct dispatcher_options {
     int64_t lease_ms;        /* 0: what a batch may take at most, and half a minute */
     bool alone;              /* nobody else delivers from this ledger: what was under way is over */
     bool only_asks;          /* delivers nothing: another process does */
+    bool only_minded;        /* delivers only for runs that it was told to mind */
     struct metrics *metrics; /* or NULL */
     /* An effect has ended here, COMPLETED or DEAD_LETTER; or NULL. */
     void (*settled)(void *context, const struct effect_info *info);
@@ -44,6 +45,10 @@ MUST_CHECK status dispatcher_open(uv_loop_t *loop, const struct dispatcher_optio
                                   struct dispatcher **out, struct error *err);
 /* There is something new: looks now. */
 void dispatcher_wake(struct dispatcher *d);
+/* The run is carried out here: with `only_minded` its effects are delivered here from now on, and
+ * those of other runs are left to whoever is set up for them. The runs of requested effects are
+ * minded without a word. */
+void dispatcher_mind(struct dispatcher *d, str run_id);
 /* Nothing is under way, and nothing was due when it last looked. */
 bool dispatcher_idle(const struct dispatcher *d);
 /* Requests an effect (outbox_request()) without waiting; all of `request` is copied. `done` is

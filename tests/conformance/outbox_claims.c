@@ -52,6 +52,40 @@ TEST_DB(outbox_claims_in_batches) {
     canon_close(&c);
 }
 
+/* Of some runs only; of none; and an id is no more than an id. */
+TEST_DB(outbox_claims_of_some_runs) {
+    static const struct {
+        const char *runs;
+        size_t count;
+    } looks[] = {{"[]", 0},
+                 {"[\"nobody\",\"r\"]", 0},
+                 {"[\"r1\",\"r3\"]", 2},
+                 {"[\"r1\"]", 0},
+                 {"[\"r2\"]", 1}};
+    struct canon c;
+    struct error err = {0};
+    canon_open(&c, url);
+    for (int i = 1; i <= 4; i++) {
+        const char *run = canon_fmt("r%d", i);
+        canon_put(&c, canon_event("RunStarted", run, NULL, 1));
+        (void)outbox_ask(&c, run, "API_CALL", canon_fmt("{\"n\":%d}", i));
+    }
+    for (size_t i = 0; i < COUNT_OF(looks); i++) {
+        struct outbox_batch b = {0};
+        CHECK(outbox_claim(c.ledger, STR("w"), str_c(looks[i].runs), 10, 60000, &c.arena, &b,
+                           &err) == ST_OK,
+              "%s", err.msg);
+        CHECK(b.count == looks[i].count, "%s: %zu", looks[i].runs, b.count);
+        for (size_t k = 0; k < b.count; k++) {
+            const char *quoted = canon_fmt("\"%.*s\"", STR_ARG(b.items[k].run_id));
+            CHECK(strstr(looks[i].runs, quoted), "%s: %s", looks[i].runs, quoted);
+        }
+    }
+    CHECK(outbox_take(&c, 10).count == 1, "the one that nobody named");
+    canon_clean(&c);
+    canon_close(&c);
+}
+
 /* CE-4.4-3: 5 seconds ahead: not taken before, taken after; and next_us says when. */
 TEST_DB(outbox_claims_what_is_due) {
     struct canon c;
@@ -174,7 +208,8 @@ static bool fails_first(const struct effect_info *i) {
 static status do_deed(struct ledger *l, void *context, struct error *err) {
     struct deed *d = context;
     str name = str_c(d->w->name);
-    if (!d->item) return outbox_claim(l, name, AT_ONCE, 60000, &d->w->arena, &d->batch, err);
+    if (!d->item)
+        return outbox_claim(l, name, STR_NONE, AT_ONCE, 60000, &d->w->arena, &d->batch, err);
     if (fails_first(d->item))
         return outbox_fail(l, d->item, STR("X"), STR("no"), STR_NONE, name, NULL, err);
     return outbox_complete(l, d->item, STR("{}"), name, err);

@@ -40,7 +40,7 @@ static status do_op(struct trial *t, enum op op, struct error *err) {
     case REQUEST:
         return outbox_request(l, &request, &t->c->arena, &t->info, &t->existing, err);
     case CLAIM:
-        return outbox_claim(l, STR("w1"), 10, 60000, &t->c->arena, &t->batch, err);
+        return outbox_claim(l, STR("w1"), STR_NONE, 10, 60000, &t->c->arena, &t->batch, err);
     case COMPLETE:
         return outbox_complete(l, &t->info, STR("{\"ok\":true}"), STR("w1"), err);
     case FAIL:

@@ -18,8 +18,9 @@ struct effect_info outbox_ask(struct canon *c, const char *run, const char *type
 struct outbox_batch outbox_take(struct canon *c, size_t limit) {
     struct outbox_batch batch = {0};
     struct error err = {0};
-    CHECK(outbox_claim(c->ledger, STR("w1"), limit, 60000, &c->arena, &batch, &err) == ST_OK, "%s",
-          err.msg);
+    CHECK(outbox_claim(c->ledger, STR("w1"), STR_NONE, limit, 60000, &c->arena, &batch, &err) ==
+              ST_OK,
+          "%s", err.msg);
     return batch;
 }
 

@@ -115,7 +115,8 @@ static void op_claim(struct model *m) {
     struct error err = {0};
     bool taken[EFFECTS_MAX] = {0};
     size_t got = 0;
-    CHECK(outbox_claim(m->c.ledger, STR("w1"), limit, LEASE_MS, &m->c.arena, &b, &err) == ST_OK,
+    CHECK(outbox_claim(m->c.ledger, STR("w1"), STR_NONE, limit, LEASE_MS, &m->c.arena, &b, &err) ==
+              ST_OK,
           "%s", err.msg);
     for (size_t i = 0; i < limit; i++) {
         struct model_effect *e = next_due(m, taken);

@@ -162,7 +162,7 @@ static status do_break(struct ledger *ledger, void *context, struct error *err) 
 static status do_claim(struct ledger *ledger, void *context, struct error *err) {
     struct rig *r = context;
     struct outbox_batch batch = {0};
-    return outbox_claim(ledger, STR("w2"), 10, 60000, &r->c.arena, &batch, err);
+    return outbox_claim(ledger, STR("w2"), STR_NONE, 10, 60000, &r->c.arena, &batch, err);
 }
 
 static status slow_task(struct ledger *ledger, void *context, struct error *err) {

@@ -360,6 +360,58 @@ TEST_DB(outbox_polls_and_keeps_the_order) {
     place_close(&p);
 }
 
+static size_t count_pending(struct place *p, const char *run) {
+    size_t count = 0;
+    size_t pending = 0;
+    const struct effect_info *e = effects_of(p, run, &count);
+    for (size_t i = 0; i < count; i++)
+        pending += e[i].effect.status == OUTBOX_PENDING;
+    return pending;
+}
+
+/* Of a process that drives only what it is asked for: the effects of other runs may need what it
+ * does not have. */
+TEST_DB(outbox_of_other_runs_is_left_alone) {
+    struct place p;
+    place_open(&p, url);
+    CHECK(bed_run(&p.bed, plan_of(&p, ",\"wait\":true"), "r1") == RUN_COMPLETED);
+    bed_close(&p.bed);
+    p.bed.options.only_asked = true;
+    bed_open(&p.bed);
+    ask_for(&p, 0, 3);
+    CHECK(bed_run(&p.bed, plan_of(&p, ",\"wait\":true"), "r2") == RUN_COMPLETED);
+    bed_turn(&p.bed, 1500);
+    CHECK(calls(&p) == 2 && count_pending(&p, "r1") == 3, "%d calls", calls(&p));
+    /* And that run itself, finished as it is. */
+    struct error err = {0};
+    struct start_request again = bed_request(&p.bed, plan_of(&p, ",\"wait\":true"), "r1");
+    CHECK(bed_start(&p.bed, &again, &err) == ST_OK, "%s", err.msg);
+    wait_calls(&p, 5);
+    wait_effect(&p, "r1", OUTBOX_COMPLETED);
+    place_close(&p);
+}
+
+/* But a step that waits for the effect of another run, by its key, does not wait for ever. */
+TEST_DB(outbox_of_another_run_is_minded_with_its_key) {
+    struct place p;
+    char plan[1024];
+    place_open(&p, url);
+    CHECK(bed_run(&p.bed, plan_of(&p, ",\"wait\":true"), "r1") == RUN_COMPLETED);
+    bed_close(&p.bed);
+    p.bed.options.only_asked = true;
+    bed_open(&p.bed);
+    ask_for(&p, 0, 1);
+    snprintf(plan, sizeof(plan),
+             "{\"schemaVersion\":\"v1.3\",\"metadata\":{\"planId\":\"tell\",\"planVersion\":\"1\"},"
+             "\"steps\":[{\"stepId\":\"tell\",\"type\":\"effect\",\"effectType\":\"API_CALL\","
+             "\"payload\":{\"url\":\"http://127.0.0.1:%d/\",\"idempotency_key\":\"key-00\"},"
+             "\"wait\":true}]}",
+             fake_server_port(p.server));
+    CHECK(bed_run(&p.bed, plan, "r2") == RUN_COMPLETED);
+    CHECK(calls(&p) == 2 && count_pending(&p, "r1") == 0, "%d calls", calls(&p));
+    place_close(&p);
+}
+
 struct again {
     struct arena arena;
     struct effect_info info;

@@ -16,7 +16,7 @@ static status make(struct ledger *ledger, str run_id, str type, const char *key,
     struct effect_request request = {
         .run_id = run_id, .type = type, .payload = str_c(payload), .actor = STR("dead")};
     status st = outbox_request(ledger, &request, arena, &info, &existing, err);
-    if (st == ST_OK) st = outbox_claim(ledger, STR("dead"), 1, 60000, arena, &batch, err);
+    if (st == ST_OK) st = outbox_claim(ledger, STR("dead"), STR_NONE, 1, 60000, arena, &batch, err);
     if (st == ST_OK && (batch.count != 1 || !uuid_eq(batch.items[0].effect.id, info.effect.id)))
         st = error_set(err, ST_CONFLICT, "another effect is due");
     if (st == ST_OK)
