@@ -25,9 +25,10 @@ static str id_text(char mem[UUID_TEXT_LEN], uuid id) {
     return str_n(mem, UUID_TEXT_LEN);
 }
 
-/* "1 of 3" */
+/* "1 of 3". The count is one of failures, and the last one is not retried. */
 static str retries_text(char mem[2 * INT_TEXT_MAX], const struct effect *e) {
-    int n = snprintf(mem, (size_t)2 * INT_TEXT_MAX, "%lld of %lld", (long long)e->retry_count,
+    int64_t retries = e->retry_count < e->max_retries ? e->retry_count : e->max_retries;
+    int n = snprintf(mem, (size_t)2 * INT_TEXT_MAX, "%lld of %lld", (long long)retries,
                      (long long)e->max_retries);
     return str_n(mem, (size_t)n);
 }

@@ -187,8 +187,25 @@ static bool names_credential(str header) {
     return false;
 }
 
+/* https://user:password@host/: whatever else is wrong with it. */
+static bool has_user(str url) {
+    const char *at = url.len > 0 ? memmem(url.ptr, url.len, "://", 3) : NULL;
+    for (at = at ? at + 3 : NULL; at && at < url.ptr + url.len && !strchr("/?#\\", *at); at++) {
+        if (*at == '@') return true;
+    }
+    return false;
+}
+
+static status plain_secret(struct error *err, const char *where) {
+    return error_at(err, ST_INVALID, "EFFECT_SECRET_PLAIN", where,
+                    "a credential must not stand in the ledger: name it, {\"secret\":\"NAME\"}");
+}
+
 /* The ledger keeps no secret (T38): a credential is named, and read when the effect is executed. */
 static status check_secrets(yyjson_val *payload, struct error *err) {
+    str url = STR_NONE;
+    if (json_str(json_member(payload, "url"), &url) && has_user(url))
+        return plain_secret(err, "/payload/url");
     size_t i = 0;
     size_t n = 0;
     yyjson_val *key = NULL;
@@ -199,9 +216,7 @@ static status check_secrets(yyjson_val *payload, struct error *err) {
         if (!names_credential(name) || json_str(json_member(val, "secret"), &named)) continue;
         char where[64];
         snprintf(where, sizeof(where), "/payload/headers/%.*s", STR_ARG(name));
-        return error_at(
-            err, ST_INVALID, "EFFECT_SECRET_PLAIN", where,
-            "a credential must not stand in the ledger: name it, {\"secret\":\"NAME\"}");
+        return plain_secret(err, where);
     }
     return ST_OK;
 }

@@ -342,6 +342,8 @@ TEST_DB(outbox_refuses_at_the_door) {
         {"{\"headers\":{\"Authorization\":[\"Bearer x\"]}}", "EFFECT_SECRET_PLAIN"},
         {"{\"headers\":{\"Authorization\":{\"value\":\"Bearer x\"}}}", "EFFECT_SECRET_PLAIN"},
         {"{\"headers\":{\"X-Api-Key\":12345}}", "EFFECT_SECRET_PLAIN"},
+        {"{\"url\":\"https://me:word@example.com/\"}", "EFFECT_SECRET_PLAIN"},
+        {"{\"url\":\"http://a@b@example.com?x\"}", "EFFECT_SECRET_PLAIN"},
     };
     static const char *const types[] = {"", "A B", "A/B", "\xc3\xa9", "A\n", "A'B"};
     struct canon c;
@@ -376,7 +378,7 @@ TEST_DB(outbox_refuses_at_the_door) {
     /* And what looks like it, and is none of it. */
     (void)outbox_ask(&c, "r1", "a-Z_0.9",
                      "{\"headers\":{\"Authorization\":{\"secret\":\"TOKEN\"},\"X-Api-Keys\":\"1\"},"
-                     "\"authorization\":\"no header\"}");
+                     "\"authorization\":\"no header\",\"url\":\"https://example.com/@me?a@b\"}");
     canon_clean(&c);
     canon_close(&c);
 }
