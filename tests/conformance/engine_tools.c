@@ -85,6 +85,12 @@ const struct event_record *find_row(struct bed *bed, const char *run_id, enum ev
     return NULL;
 }
 
+int64_t ms_between(struct bed *bed, const char *run_id, const char *step, enum event_type from,
+                   size_t n, enum event_type to, size_t m) {
+    int64_t begin = find_row(bed, run_id, from, step, n)->event.emitted_ns;
+    return (find_row(bed, run_id, to, step, m)->event.emitted_ns - begin) / 1000000;
+}
+
 size_t count_rows(struct bed *bed, const char *run_id, enum event_type type) {
     struct arena_mark mark = arena_mark(&bed->arena);
     struct event_page rows = all_rows(bed, run_id);

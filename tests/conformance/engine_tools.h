@@ -35,6 +35,10 @@ struct event_page all_rows(struct bed *bed, const char *run_id);
 /* The n-th (0, 1, ...) row of that type and, unless NULL, that step; fails if there is none. */
 const struct event_record *find_row(struct bed *bed, const char *run_id, enum event_type type,
                                     const char *step, size_t n);
+/* From the n-th row of one type to the m-th of another, of that step, by the engine's own time:
+ * when each was durable depends on the disk. */
+int64_t ms_between(struct bed *bed, const char *run_id, const char *step, enum event_type from,
+                   size_t n, enum event_type to, size_t m);
 size_t count_rows(struct bed *bed, const char *run_id, enum event_type type);
 struct run_snapshot snapshot(struct bed *bed, const char *run_id);
 /* "RUNNING", or "PAUSED/DRAINING" */
