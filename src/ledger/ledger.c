@@ -133,16 +133,21 @@ static status take_lock(struct ledger *l, str url, struct error *err) {
     return st;
 }
 
+/* To open the connection again. */
+static status keep_url(struct ledger *l, str url, struct error *err) {
+    if (url.len >= sizeof(l->url))
+        return error_set(err, ST_LIMIT, "the database address has over %zu bytes",
+                         sizeof(l->url) - 1);
+    memcpy(l->url, url.ptr, url.len);
+    return ST_OK;
+}
+
 status ledger_open(str url, const struct ledger_options *options, struct ledger **out,
                    struct error *err) {
     struct ledger *l = ledger_new(options, err);
     if (!l) return ST_RETRY;
-    status st = ST_OK;
-    if (url.len >= sizeof(l->url))
-        st =
-            error_set(err, ST_LIMIT, "the database address has over %zu bytes", sizeof(l->url) - 1);
+    status st = keep_url(l, url, err);
     if (st == ST_OK) {
-        memcpy(l->url, url.ptr, url.len);
         l->writer = true;
         l->connect = connect_url;
         l->connect_context = l;
@@ -171,14 +176,8 @@ static status open_for_reading(str url, struct db **out, struct error *err) {
 status ledger_open_reader(str url, struct ledger **out, struct error *err) {
     struct ledger *l = ledger_new(NULL, err);
     if (!l) return ST_RETRY;
-    status st = ST_OK;
-    if (url.len >= sizeof(l->url))
-        st =
-            error_set(err, ST_LIMIT, "the database address has over %zu bytes", sizeof(l->url) - 1);
-    if (st == ST_OK) {
-        memcpy(l->url, url.ptr, url.len);
-        st = open_for_reading(url, &l->db, err);
-    }
+    status st = keep_url(l, url, err);
+    if (st == ST_OK) st = open_for_reading(url, &l->db, err);
     if (st != ST_OK) {
         ledger_close(l);
         return st;
