@@ -25,7 +25,7 @@ SHELL := /bin/bash
 # small archive that we link into our own files, without showing its names to those who link libcairn.so.
 
 # (libpq and libcurl are loaded when they are needed, see src/db/libpq.h: their headers only. The tests link libpq.)
-LIBRARIES := sqlite3 libssl libcrypto yyjson libuv libllhttp
+LIBRARIES := sqlite3 libssl libcrypto yyjson libuv libllhttp libnghttp2 libprotobuf-c
 DEPS := build/deps/usr/lib/$(shell uname -m)-linux-gnu
 
 ifneq ($(filter-out help clean layers format,$(or $(MAKECMDGOALS),all)),)
@@ -58,6 +58,9 @@ UNIT_C := $(filter %_test.c,$(ALL_C))
 PRODUCT_C := $(filter-out %_test.c,$(ALL_C))
 CLI_C := $(filter src/cli/% src/server/%,$(PRODUCT_C))
 LIB_C := $(filter-out $(CLI_C),$(PRODUCT_C))
+# Messages of other programs' protocols: protoc-c makes C of them, which is not ours to warn about.
+PROTO := $(shell find src -name '*.proto')
+PROTO_C := $(patsubst %.proto,$(BUILD)/gen/%.pb-c.c,$(notdir $(PROTO)))
 HARNESS_C := $(wildcard tests/test.c tests/conformance/*.c tests/model/*.c)
 # Tests may look into the CLI's parts, all but its main().
 TEST_C := $(UNIT_C) $(HARNESS_C) $(filter-out src/cli/main.c,$(CLI_C))
@@ -73,7 +76,7 @@ OURS := $(shell find src include tests bench examples -name '*.[ch]' 2>/dev/null
 # (ISO C's 4095 characters for a string literal bind no compiler of ours; the SQL of a view is longer.)
 WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wswitch-enum \
 	-Wvla -Wformat=2 -Wundef -Wno-overlength-strings
-CPPFLAGS_OURS = -D_GNU_SOURCE -Isrc -Iinclude -Itests $(DEP_CFLAGS)
+CPPFLAGS_OURS = -D_GNU_SOURCE -Isrc -Iinclude -Itests -isystem $(BUILD)/gen $(DEP_CFLAGS)
 CFLAGS_OURS := -std=c17 -g -fPIC -fvisibility=hidden -pthread $(WARNINGS)
 HARDENED := -O2 -D_FORTIFY_SOURCE=3 -fstack-protector-strong
 LIBS = $(DEP_LIBS) -ldl -lm
@@ -100,9 +103,14 @@ FLAGS_tsan := -O1 -fno-omit-frame-pointer -fsanitize=thread -Werror -Wno-format-
 FLAGS_cover := -O0 --coverage -fprofile-update=atomic
 FLAGS_fuzz := -O1 -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -Werror
 
+$(BUILD)/gen/%.pb-c.c: src/adapters/temporal/%.proto build/deps.mk
+	@mkdir -p $(@D)
+	@protoc-c --proto_path=$(<D) --c_out=$(@D) $<
+
 # --- One kind of build -----------------------------------------------------------------------------------------
 
 objects = $(patsubst %.c,$(BUILD)/$(1)/obj/%.o,$(2))
+proto_objects = $(patsubst $(BUILD)/gen/%.c,$(BUILD)/$(1)/obj/gen/%.o,$(PROTO_C))
 crash_programs = $(patsubst tests/crash/%.c,$(BUILD)/$(1)/crash/%,$(CRASH_C))
 load_programs = $(patsubst tests/load/%.c,$(BUILD)/$(1)/load/%,$(LOAD_C))
 e2e_programs = $(patsubst tests/e2e/lib/%.c,$(BUILD)/$(1)/e2e/%,$(E2E_C))
@@ -119,14 +127,19 @@ $(BUILD)/$(1)/obj/%.o: %.c Makefile build/deps.mk $(if $(filter clang,$(CC_$(1))
 	@echo "  CC    $(1) $$<"
 	@$$(CC_$(1)) $$(CPPFLAGS_OURS) $$(CFLAGS_OURS) $$(FLAGS_$(1)) $$(CFLAGS) -MMD -MP -c $$< -o $$@
 
+$(BUILD)/$(1)/obj/gen/%.o: $(BUILD)/gen/%.c
+	@mkdir -p $$(@D)
+	@$$(CC_$(1)) $$(CPPFLAGS_OURS) $$(CFLAGS_OURS) $$(FLAGS_$(1)) -w $$(CFLAGS) -c $$< -o $$@
+$(call objects,$(1),$(filter src/adapters/temporal/%,$(ALL_C))): $(PROTO_C)
+
 $(call objects,$(1),$(UNIT_C) $(HARNESS_C)): | $(BUILD)/have-test
 $(BUILD)/$(1)/obj/src/api/openapi.o: contracts/openapi.json
 
-$(BUILD)/$(1)/libcairn.a: $(call objects,$(1),$(LIB_C))
+$(BUILD)/$(1)/libcairn.a: $(call objects,$(1),$(LIB_C)) $(call proto_objects,$(1))
 	@mkdir -p $$(@D) && rm -f $$@
 	@ar rcs $$@ $$^
 
-$(BUILD)/$(1)/libcairn.so: $(call objects,$(1),$(LIB_C))
+$(BUILD)/$(1)/libcairn.so: $(call objects,$(1),$(LIB_C)) $(call proto_objects,$(1))
 	@mkdir -p $$(@D)
 	@$$(LINK_$(1)) -shared -Wl,-soname,libcairn.so.$$(SOVERSION) -o $$@ $$^ $$(BUILD_RPATH) $$(LIBS)
 
@@ -213,7 +226,7 @@ cover: $(call products,cover) $(call test_programs,cover) | $(BUILD)/have-check 
 	@CAIRN_TEST_SCALE=$${CAIRN_TEST_SCALE:-20} scripts/with-postgres scripts/test-all $(BUILD)/cover
 	@scripts/cover $(BUILD)/cover
 
-lint: | $(BUILD)/have-check ## clang-tidy, gcc -fanalyzer, cppcheck
+lint: $(PROTO_C) | $(BUILD)/have-check ## clang-tidy, gcc -fanalyzer, cppcheck
 	@scripts/lint $(CPPFLAGS_OURS) $(CFLAGS_OURS) -- $(sort $(ALL_C) $(TEST_C) $(BENCH_C) $(CRASH_C) $(LOAD_C) $(FUZZ_C))
 
 layers: ## no include points sideways or upwards
@@ -228,7 +241,7 @@ $(INSTALLED)/cairn: $(call objects,release,$(CLI_C)) $(BUILD)/release/libcairn.a
 	@mkdir -p $(@D)
 	@$(LINK_release) -pie -o $@ $^ $(if $(OWN_LIBS),-Wl$(comma)-rpath$(comma)'$$ORIGIN/../lib') $(LIBS)
 
-$(INSTALLED)/libcairn.so: $(call objects,release,$(LIB_C))
+$(INSTALLED)/libcairn.so: $(call objects,release,$(LIB_C)) $(call proto_objects,release)
 	@mkdir -p $(@D)
 	@$(LINK_release) -shared -Wl,-soname,libcairn.so.$(SOVERSION) -o $@ $^ \
 		$(if $(OWN_LIBS),-Wl$(comma)-rpath$(comma)'$$ORIGIN') $(LIBS)

@@ -19,6 +19,7 @@ struct attempt {
     const struct plan_step *step;
     str run_id, tenant_id, project_id, environment_id;
     uuid correlation;   /* of the run: the trace that it belongs to */
+    str plan_ref;       /* of its plan, as JSON: for whoever executes it in another process */
     int64_t number;     /* logicalAttemptId */
     str body;           /* the step's own fields as a JSON object, Liquid rendered */
     int64_t timeout_ms; /* what is left of it; 0: none */
