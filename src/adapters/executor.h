@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/str.h"
 #include "base/uuid.h"
-#include "core/plan.h"
+#include "core/capability.h"
 
 struct executor;
 
@@ -19,7 +19,8 @@ struct attempt {
     const struct plan_step *step;
     str run_id, tenant_id, project_id, environment_id;
     uuid correlation;   /* of the run: the trace that it belongs to */
-    str plan_ref;       /* of its plan, as JSON: for whoever executes it in another process */
+    enum adapter_kind adapter; /* who dispatches it; local: nobody, it begins here and now */
+    str plan_ref; /* of its plan, as JSON, for whoever executes it in another process; or STR_NONE */
     int64_t number;     /* logicalAttemptId */
     str body;           /* the step's own fields as a JSON object, Liquid rendered */
     int64_t timeout_ms; /* what is left of it; 0: none */

@@ -40,7 +40,8 @@ static const struct field context_fields[] = {
 /* The answer without its status: known before the commit, so that a receipt can hold it. */
 static void put_started(struct call *c, bool existing) {
     struct start *s = c->own;
-    struct engine_run_ref ref = run_ref_local(s->q.run_id);
+    struct engine_run_ref ref = engine_run_ref(c->api->options.engine, s->q.adapter, s->q.run_id,
+                                               &c->arena);
     buf_clear(&c->out);
     buf_put_char(&c->out, '{');
     put_text(&c->out, "runId", s->q.run_id);
@@ -477,14 +478,13 @@ static void get_runs(struct call *c) {
 /* ---- one run ---- */
 
 static void put_run_now(struct call *c, const struct run_info *info,
-                        const struct run_snapshot *snapshot) {
-    struct engine_run_ref ref = run_ref_local(info->run_id);
+                        const struct run_snapshot *snapshot, const struct engine_run_ref *ref) {
     buf_put_char(&c->out, '{');
     put_run(&c->out, info);
     put_text_if(&c->out, "substatus", snapshot->substatus);
     put_text_if(&c->out, "message", snapshot->message);
     put_name(&c->out, "engineRunRef");
-    run_ref_json(&ref, &c->out);
+    run_ref_json(ref, &c->out);
     buf_put_char(&c->out, '}');
 }
 
@@ -498,8 +498,10 @@ static status load_run(struct call *c, struct ledger *reader, struct error *err)
     if (st != ST_OK) return st;
     call_header(c, "ETag", tag);
     c->own = str_eq(http_header(c->request, STR("If-None-Match")), tag) ? c : NULL;
-    if (!c->own) put_run_now(c, &info, &snapshot);
-    return ST_OK;
+    struct engine_run_ref ref;
+    if (!c->own) st = run_ref_find(reader, &info, &c->arena, &ref, err);
+    if (st == ST_OK && !c->own) put_run_now(c, &info, &snapshot, &ref);
+    return st;
 }
 
 static void answer_run(struct call *c) { call_answer(c, c->own ? 304 : 200); }

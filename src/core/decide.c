@@ -119,8 +119,13 @@ static status decide_start(struct flow *f, const struct flow_now *now, struct fl
     if (at == RUN_PENDING && f->needs_approval) return ST_OK;
     if (now->may_start) return start_run(f, now, b, err);
     if (at != RUN_NEW) return ST_OK;
-    return flow_emit_run(f, EVENT_RUN_QUEUED, 1, STR("{\"reason\":\"admission\"}"),
-                         STR("admission"), now->us, b, err);
+    struct payload p;
+    str payload = STR_NONE;
+    payload_open(&p);
+    payload_text(&p, "reason", now->why_not.ptr ? now->why_not : STR("admission"));
+    status st = payload_close(&p, b, &payload, err);
+    if (st != ST_OK) return st;
+    return flow_emit_run(f, EVENT_RUN_QUEUED, 1, payload, STR("admission"), now->us, b, err);
 }
 
 /* ---- timers and failures ---- */
@@ -435,14 +440,39 @@ status flow_lease(struct flow *f, uint32_t step, str worker, int64_t lease_ms, i
                           now_us, b, err);
 }
 
-status flow_recover(struct flow *f, int64_t engine_attempt, str node, int64_t now_us,
-                    struct flow_batch *b, struct error *err) {
+status flow_recover(struct flow *f, int64_t engine_attempt, const struct flow_recovery *why,
+                    int64_t now_us, struct flow_batch *b, struct error *err) {
     struct payload p;
     str payload = STR_NONE;
     f->ids.engine_attempt = engine_attempt;
     payload_open(&p);
-    payload_text(&p, "node", node);
+    payload_text(&p, "node", why->node);
+    if (why->cause == FLOW_NEW_HISTORY) payload_text(&p, "cause", STR("continueAsNew"));
+    if (why->cause == FLOW_WORKER) {
+        payload_text(&p, "cause", STR("workerLost"));
+        payload_text(&p, "stepId", f->plan->steps[why->step].id);
+        payload_int(&p, "attempt", f->steps[why->step].attempt);
+        payload_int(&p, "times", why->times);
+    }
     status st = payload_close(&p, b, &payload, err);
     if (st != ST_OK) return st;
     return flow_emit_run(f, EVENT_RUN_RECOVERED, engine_attempt, payload, STR_NONE, now_us, b, err);
+}
+
+status flow_linked(struct flow *f, const struct flow_link *link, int64_t now_us,
+                   struct flow_batch *b, struct error *err) {
+    struct payload p;
+    str payload = STR_NONE;
+    if (f->link.provider_run_id.ptr && str_eq(f->link.workflow_id, link->workflow_id) &&
+        str_eq(f->link.provider_run_id, link->provider_run_id))
+        return ST_OK;
+    payload_open(&p);
+    payload_text(&p, "provider", f->adapter);
+    payload_text(&p, "workflowId", link->workflow_id);
+    payload_text(&p, "providerRunId", link->provider_run_id);
+    payload_text(&p, "queue", link->queue);
+    status st = payload_close(&p, b, &payload, err);
+    if (st != ST_OK) return st;
+    return flow_emit_run(f, EVENT_RUN_PROVIDER_LINKED, (int64_t)f->links + 1, payload, STR_NONE,
+                         now_us, b, err);
 }

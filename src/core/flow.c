@@ -214,6 +214,7 @@ static status apply_started(struct flow *f, uint32_t i, const struct event_recor
     s->started_us = rec->event.emitted_ns / 1000;
     s->stopping = false;
     s->lease_us = 0;
+    s->crashes = 0;
     f->open++;
     if (plan_type_is_executed(p->type)) {
         f->executing++; /* its timeout is the executor's: the clock of a repeated attempt restarts */
@@ -364,8 +365,12 @@ static status copy_signal(struct flow *f, const struct event_record *rec, yyjson
 
 static status keep_launch(struct flow *f, str data_text, yyjson_val *data, struct error *err) {
     yyjson_val *parameters = json_member(data, "parameters");
+    str adapter = STR_NONE;
     f->needs_approval = yyjson_is_true(json_member(data, "approval"));
-    if (!arena_try_str(f->arena, data_text, &f->launch)) return no_memory(err);
+    (void)json_str(json_member(data, "adapter"), &adapter);
+    if (!arena_try_str(f->arena, data_text, &f->launch) ||
+        !arena_try_str(f->arena, adapter, &f->adapter))
+        return no_memory(err);
     if (!parameters) return ST_OK;
     f->parameters = json_text(parameters, f->arena);
     return f->parameters.ptr ? ST_OK : no_memory(err);
@@ -433,6 +438,33 @@ static void apply_signal_end(struct flow *f, enum event_type type, str id) {
     }
 }
 
+/* ---- at a provider ---- */
+
+static status apply_linked(struct flow *f, yyjson_val *payload, struct error *err) {
+    static const char *const members[] = {"workflowId", "providerRunId", "queue"};
+    str *out[] = {&f->link.workflow_id, &f->link.provider_run_id, &f->link.queue};
+    f->links++;
+    f->rotating = false;
+    for (size_t i = 0; i < COUNT_OF(members); i++) {
+        str text = STR_NONE;
+        (void)json_str(json_member(payload, members[i]), &text);
+        if (!arena_try_str(f->arena, text, out[i])) return no_memory(err);
+    }
+    return ST_OK;
+}
+
+static void apply_recovered(struct flow *f, yyjson_val *payload) {
+    str cause = STR_NONE;
+    str id = STR_NONE;
+    (void)json_str(json_member(payload, "cause"), &cause);
+    if (str_eq(cause, STR("continueAsNew"))) f->rotating = true;
+    if (!str_eq(cause, STR("workerLost")) || !json_str(json_member(payload, "stepId"), &id)) return;
+    int64_t step = plan_find(f->plan, id);
+    if (step < 0 || yyjson_get_sint(json_member(payload, "attempt")) != f->steps[step].attempt)
+        return;
+    f->steps[step].crashes = (uint32_t)yyjson_get_uint(json_member(payload, "times"));
+}
+
 /* ---- the reducer ---- */
 
 static status apply_payload(struct flow *f, const struct event_record *rec, yyjson_val *payload,
@@ -462,11 +494,16 @@ static status apply_payload(struct flow *f, const struct event_record *rec, yyjs
     case EVENT_SIGNAL_PROCESSING_FAILED:
         apply_signal_end(f, e->type, e->subject);
         return ST_OK;
+    case EVENT_RUN_PROVIDER_LINKED:
+        return apply_linked(f, payload, err);
+    case EVENT_RUN_RECOVERED:
+        apply_recovered(f, payload);
+        return ST_OK;
     case EVENT_RUN_QUEUED: {
         str reason = STR_NONE;
         f->queued_us = e->emitted_ns / 1000;
         (void)json_str(json_member(payload, "reason"), &reason);
-        f->queued_for_admission = str_eq(reason, STR("admission"));
+        f->queued_for_admission = !str_eq(reason, STR("approval"));
         return ST_OK;
     }
     default:
@@ -478,7 +515,8 @@ static status apply_payload(struct flow *f, const struct event_record *rec, yyjs
 static bool reads_payload(enum event_type type) {
     return type == EVENT_STEP_STARTED || type == EVENT_STEP_COMPLETED ||
            type == EVENT_STEP_FAILED || type == EVENT_STEP_RETRIED || type == EVENT_TOOL_CALLED ||
-           type == EVENT_SIGNAL_RECEIVED || type == EVENT_RUN_QUEUED;
+           type == EVENT_SIGNAL_RECEIVED || type == EVENT_RUN_QUEUED ||
+           type == EVENT_RUN_PROVIDER_LINKED || type == EVENT_RUN_RECOVERED;
 }
 
 status flow_apply(struct flow *f, const struct event_record *rec, struct error *err) {

@@ -56,6 +56,7 @@ struct flow_step {
     str code;           /* of the newest failure */
     uint32_t waiting;   /* dependencies that are not settled */
     uint32_t leases;    /* ToolCalled facts so far: the newest lease's fencing number */
+    uint32_t crashes;   /* how often a provider gave the attempt to another worker */
     uint8_t state;      /* enum step_state of the newest attempt */
     uint8_t phase;      /* enum flow_phase */
     bool poisoned;      /* a dependency failed with skipDependents, or was skipped for that reason */
@@ -71,6 +72,12 @@ struct flow_signal {
 struct flow_timer {
     int64_t due_us;
     uint32_t step;
+};
+
+/* An execution of the run at a provider (adapters/provider.h). */
+struct flow_link {
+    str workflow_id, provider_run_id;
+    str queue; /* or STR_NONE */
 };
 
 struct flow {
@@ -103,6 +110,10 @@ struct flow {
     bool needs_approval; /* the launch asked for it */
     bool queued_for_admission;
     str launch;     /* the data of the launch signal */
+    str adapter;    /* of the launch; STR_NONE: not said, so local */
+    struct flow_link link; /* the newest one; provider_run_id STR_NONE: none yet */
+    uint32_t links;
+    bool rotating; /* continue-as-new: the old execution has ended, the new one is not seen yet */
     str parameters; /* JSON object */
     int64_t queued_us;
     yyjson_val *root; /* of the Liquid scope; made when first needed */
@@ -136,6 +147,7 @@ void flow_batch_init(struct flow_batch *batch, struct arena *arena);
 struct flow_now {
     int64_t us;     /* the clock */
     bool may_start; /* admission: a run that is not started may start now */
+    str why_not;    /* else the reason in RunQueued; STR_NONE: "admission" */
     uint32_t settle_max; /* instant steps carried out in this batch; 0: as many as fit */
     str version;    /* of the program, for RunStarted */
     str warnings;   /* JSON array of the ValidationReport's warnings, or STR_NONE: none */
@@ -180,7 +192,21 @@ MUST_CHECK status flow_extend_lease(struct flow *flow, uint32_t step, int64_t un
  * plan_ref, parameters, adapter, approval. */
 MUST_CHECK status flow_launch(struct flow *flow, str data, uuid id, str actor, int64_t now_us,
                               struct flow_batch *batch, struct error *err);
-/* Another process goes on with the run: emits RunRecovered, and what follows carries the new
- * engineAttemptId. */
-MUST_CHECK status flow_recover(struct flow *flow, int64_t engine_attempt, str node, int64_t now_us,
+/* Something goes on with the run that did not before: emits RunRecovered, and what follows carries
+ * the new engineAttemptId. */
+struct flow_recovery {
+    str node; /* who goes on */
+    enum flow_cause {
+        FLOW_NODE,       /* another process, or another life of it, carries out the run */
+        FLOW_WORKER,     /* the provider gave an attempt to another worker */
+        FLOW_NEW_HISTORY /* the provider continues it as a new execution */
+    } cause;
+    uint32_t step; /* FLOW_WORKER: whose attempt, for the how-manieth time */
+    uint32_t times;
+};
+MUST_CHECK status flow_recover(struct flow *flow, int64_t engine_attempt,
+                               const struct flow_recovery *why, int64_t now_us,
                                struct flow_batch *batch, struct error *err);
+/* The provider has an execution of the run: emits RunProviderLinked, unless it is known. */
+MUST_CHECK status flow_linked(struct flow *flow, const struct flow_link *link, int64_t now_us,
+                              struct flow_batch *batch, struct error *err);

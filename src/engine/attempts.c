@@ -67,14 +67,17 @@ static void start_attempt(struct engine_run *r, uint32_t step) {
                                   .project_id = r->ids.project_id,
                                   .environment_id = r->ids.environment_id,
                                   .correlation = r->correlation,
+                                  .adapter = run_adapter(r),
                                   .number = r->flow.steps[step].attempt,
                                   .timeout_ms = r->plan->steps[step].timeout_ms,
                                   .done = attempt_done,
                                   .context = a};
     /* The attempt may outlive the run in memory: what it points to is its own. */
     str *ids[] = {&a->attempt.run_id, &a->attempt.tenant_id, &a->attempt.project_id,
-                  &a->attempt.environment_id};
+                  &a->attempt.environment_id, &a->attempt.plan_ref};
     status st = flow_render(&r->flow, step, &a->arena, &a->attempt.body, &why);
+    if (st == ST_OK && a->attempt.adapter != ADAPTER_LOCAL)
+        st = run_plan_ref(r, &a->attempt.plan_ref, &why);
     for (size_t i = 0; i < COUNT_OF(ids) && st == ST_OK; i++) {
         if (!arena_try_str(&a->arena, *ids[i], ids[i])) st = no_memory(&why);
     }

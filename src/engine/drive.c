@@ -100,6 +100,11 @@ static status take_one(struct engine_run *r, struct news *n, int64_t now, struct
             if (st != ST_OK) return st;
         }
         return flow_lease(&r->flow, n->step, n->poll->worker, n->lease_ms, now, &r->batch, err);
+    case NEWS_LINKED:
+    case NEWS_ROTATING:
+    case NEWS_WORKER_LOST:
+    case NEWS_ENDED:
+        return run_take_provider_news(r, n, now, err);
     }
     return ST_OK;
 }
@@ -120,6 +125,7 @@ static status take_news(struct engine_run *r, int64_t now, struct error *err) {
         n->next = NULL;
         *end = n;
         end = &n->next;
+        if (n->kind == NEWS_ENDED && n->rides) break; /* the rest comes too late */
     }
     return ST_OK;
 }
@@ -138,12 +144,11 @@ static void count_starting(const struct engine_run *r, int64_t *tenant, int64_t 
     }
 }
 
-static bool may_start(struct engine_run *r) {
+static bool is_admitted(struct engine_run *r) {
     const struct engine_options *o = &r->eng->options;
     struct error err = {0};
     int64_t tenant = 0;
     int64_t plan = 0;
-    if (r->flow.run.head.status >= RUN_RUNNING) return true;
     if (o->tenant_active_max == 0 && o->plan_active_max == 0) return true;
     status st = r->eng->ports.active(r->eng->ports.context, r->ids.tenant_id, r->ids.plan_id,
                                      &tenant, &plan, &err);
@@ -151,6 +156,17 @@ static bool may_start(struct engine_run *r) {
     count_starting(r, &tenant, &plan);
     return (o->tenant_active_max == 0 || tenant < o->tenant_active_max) &&
            (o->plan_active_max == 0 || plan < o->plan_active_max);
+}
+
+/* A provider is asked only once the launch is stored, and when the run would really start. */
+static bool may_start(struct engine_run *r, str *why_not) {
+    enum run_status at = r->flow.run.head.status;
+    if (at >= RUN_RUNNING) return true;
+    if (r->flow.needs_approval && at < RUN_APPROVED) return false;
+    if (!is_admitted(r)) return false;
+    if (run_is_bound(r)) return true;
+    *why_not = STR("provider");
+    return false;
 }
 
 static status decide(struct engine_run *r, struct error *err) {
@@ -162,12 +178,16 @@ static status decide(struct engine_run *r, struct error *err) {
     flow_batch_init(&r->batch, &r->batch_arena);
     if (r->ending_code && !run_is_final(r->flow.run.head.status))
         return flow_fail(&r->flow, str_c(r->ending_code), r->ending_message, now_us, &r->batch, err);
+    struct flow_recovery here = {.node = eng->options.node, .cause = FLOW_NODE};
     if (r->recovered)
-        st = flow_recover(&r->flow, r->engine_attempt, eng->options.node, now_us, &r->batch, err);
+        st = flow_recover(&r->flow, r->engine_attempt, &here, now_us, &r->batch, err);
     if (st == ST_OK) st = take_news(r, now_us, err);
     if (st != ST_OK) return st;
+    str why_not = STR_NONE;
+    bool start = may_start(r, &why_not);
     struct flow_now now = {.us = now_us,
-                           .may_start = may_start(r),
+                           .may_start = start,
+                           .why_not = why_not,
                            .settle_max = eng->options.settle_max,
                            .version = eng->options.version,
                            .warnings = r->warnings,
@@ -310,6 +330,8 @@ static bool rest(struct engine_run *r) {
     struct engine *eng = r->eng;
     r->busy = true; /* whoever is answered may have more to say: that is news for the next batch */
     answer_sent(r);
+    if (run_adapter(r) != ADAPTER_LOCAL && eng->ports.rested && !r->inbox)
+        eng->ports.rested(eng->ports.context, run_adapter(r), r->run_id);
     r->busy = false;
     if (r->inbox) return true;
     enum run_status at = r->flow.run.head.status;

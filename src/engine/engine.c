@@ -122,6 +122,10 @@ void run_unqueue(struct engine_run *r) {
     }
 }
 
+static void leave(struct engine *eng, struct engine_attempt *a) {
+    (eng->ports.leave ? eng->ports.leave : eng->ports.stop)(eng->ports.context, &a->attempt);
+}
+
 /* Nobody may use the run afterwards. Attempts under way become nobody's; their answers are dropped.
  */
 void run_drop(struct engine_run *r, status code, const struct error *err) {
@@ -136,7 +140,7 @@ void run_drop(struct engine_run *r, status code, const struct error *err) {
         a->run = NULL;
         a->link = NULL;
         eng->attempt_count--;
-        eng->ports.stop(eng->ports.context, &a->attempt);
+        leave(eng, a);
         a = next;
     }
     struct news *inbox = r->inbox;
@@ -241,7 +245,7 @@ void engine_lose(struct engine *eng) {
         struct engine_run *r = slot->value;
         for (struct engine_attempt *a = r->attempts, *next; a; a = next) {
             next = a->next; /* it may answer at once */
-            eng->ports.stop(eng->ports.context, &a->attempt);
+            leave(eng, a);
         }
     }
     if (eng->ports.lost) eng->ports.lost(eng->ports.context);

@@ -12,11 +12,12 @@
  * Single-threaded: all calls on the thread that opened it. */
 #pragma once
 
-#include "adapters/executor.h"
+#include "adapters/provider.h"
 #include "base/limits.h"
 #include "base/metrics.h"
 #include "core/flow.h"
 #include "core/plan_ref.h"
+#include "engine/run_ref.h"
 #include "ledger/lease.h"
 #include "ledger/ledger.h"
 
@@ -72,6 +73,10 @@ struct engine_ports {
                      struct error *err);
     void (*start)(void *context, struct attempt *attempt);
     void (*stop)(void *context, struct attempt *attempt);
+    /* See struct provider_ops; NULL where there is no provider, and `leave` is `stop`. */
+    void (*leave)(void *context, struct attempt *attempt);
+    void (*open_run)(void *context, enum adapter_kind adapter, const struct provider_run *run);
+    void (*rested)(void *context, enum adapter_kind adapter, str run_id);
     void (*wake_at)(void *context, int64_t us); /* call engine_tick() then, or earlier */
     void (*observe)(void *context, const struct engine_note *note); /* or NULL */
     /* A run cannot be written for the n-th time; it is tried again all the same. Or NULL */
@@ -83,6 +88,7 @@ struct engine_options {
     struct lease lease;
     str node;              /* for RunRecovered */
     str version;           /* of the program */
+    const char *provider[ADAPTER_COUNT]; /* what engineRunRef adds, a JSON object; NULL: no such one */
     uint32_t settle_max;   /* see flow_now */
     int64_t tenant_active_max, plan_active_max; /* admission; 0: no limit */
     bool only_asked;       /* loads no run by itself: only what is started, signalled, looked at */
@@ -120,7 +126,7 @@ typedef void (*engine_done)(void *context, status code, const struct error *err)
 struct start_request {
     struct plan_ref ref;
     str tenant_id, project_id, environment_id, run_id; /* run_id STR_NONE: a UUID v4 is made */
-    str adapter;    /* "local" */
+    str adapter;    /* "local", "temporal", "conductor": whoever calls has chosen */
     str parameters; /* JSON object, or STR_NONE */
     str actor;
     bool approval; /* queue it until somebody approves */
@@ -134,10 +140,26 @@ struct start_request {
  * CONTEXT_INVALID, PARAMETERS_INVALID, RUN_ID_TAKEN. */
 void engine_start(struct engine *engine, const struct start_request *request, char *run_id_out,
                   engine_done done, void *context);
+/* The reference to a run that is being started with that adapter: local for one that is none. What
+ * is not JSON text of the caller's lives in the arena. */
+struct engine_run_ref engine_run_ref(const struct engine *engine, str adapter, str run_id,
+                                     struct arena *arena);
 /* A signal; idempotent on its signal_id. A run of another node answers
  * RUN_ELSEWHERE: host_post_signal() reaches it. */
 void engine_signal(struct engine *engine, str run_id, const struct signal *given, str actor,
                    const struct append_rider *riders, engine_done done, void *context);
+
+/* ---- what a provider says; see struct provider_ports. Told again, it has no second effect ---- */
+
+void engine_linked(struct engine *engine, str run_id, const struct provider_link *link);
+void engine_rotating(struct engine *engine, str run_id);
+void engine_worker_lost(struct engine *engine, str run_id, str step_id, int64_t attempt,
+                        int64_t times);
+/* The run fails with this code, which must have static storage. */
+void engine_ended(struct engine *engine, str run_id, const char *code, str message);
+/* false: the run is not in memory. *output is borrowed until the engine is called again. */
+bool engine_step(struct engine *engine, str run_id, str step_id, enum provider_step_state *out,
+                 str *output);
 
 /* ---- tasks for outside workers ---- */
 

@@ -21,7 +21,17 @@ enum {
 #define EVICT_AFTER_US ((int64_t)30 * 1000 * 1000) /* a wait longer than this is not kept in memory */
 #define RETRY_AFTER_US ((int64_t)500 * 1000)
 
-enum news_kind { NEWS_LAUNCH, NEWS_RESULT, NEWS_SIGNAL, NEWS_LEASE };
+enum news_kind {
+    NEWS_LAUNCH,
+    NEWS_RESULT,
+    NEWS_SIGNAL,
+    NEWS_LEASE,
+    /* from a provider: */
+    NEWS_LINKED,   /* output, code, message: workflow, provider's run, queue; ok: it continues another */
+    NEWS_ROTATING,
+    NEWS_WORKER_LOST, /* detail: the step; attempt; lease: how often */
+    NEWS_ENDED,       /* code, message */
+};
 struct news { /* something that happened outside, on its way into a commit */
     struct news *next;
     enum news_kind kind;
@@ -77,6 +87,7 @@ struct engine_run {
     struct engine_commit commit;
     uuid launch_id, correlation;
     str warnings, report; /* JSON, of a start with warnings */
+    str plan_ref;         /* JSON; STR_NONE until a provider wants it */
     int64_t due_us;       /* in the engine's heap; FLOW_NEVER: not there */
     uint32_t heap_at;
     struct engine_run *queued_next; /* waiting for admission */
@@ -158,6 +169,18 @@ void news_answer(struct news *n, status code, const struct error *err); /* frees
 void run_act_on_start(struct engine_run *r, uint32_t step);
 void run_ensure_attempts(struct engine_run *r); /* the same for every open step */
 struct engine_attempt *run_find_attempt(const struct engine_run *r, uint32_t step); /* or NULL */
+
+/* ---- provider.c ---- */
+enum adapter_kind run_adapter(const struct engine_run *r);
+/* A run that was loaded: tells its provider, if it has one, of the execution that is known. */
+void run_bind(struct engine_run *r);
+/* Whether its provider has an execution of it; local runs need none. If not, one is asked for, once
+ * the launch is stored. */
+bool run_is_bound(struct engine_run *r);
+/* Its plan's reference as JSON, in the run's arena. */
+MUST_CHECK status run_plan_ref(struct engine_run *r, str *out, struct error *err);
+MUST_CHECK status run_take_provider_news(struct engine_run *r, const struct news *n, int64_t now_us,
+                                         struct error *err);
 
 /* ---- load.c ---- */
 /* Loads a run that is not in memory. *out NULL with ST_OK: it is finished. */

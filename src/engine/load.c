@@ -15,11 +15,13 @@ struct loading {
     struct error plan_error;
 };
 
-static status launch_ref(str payload, struct arena *arena, struct plan_ref *out,
+static status launch_ref(str payload, struct arena *arena, struct plan_ref *out, str *adapter,
                          struct error *err) {
     yyjson_val *root = NULL;
     struct json_limits limits = {EVENT_BYTES_MAX, JSON_DEPTH_MAX};
     status st = json_parse(payload, limits, arena, &root, err);
+    *adapter = STR("local");
+    if (st == ST_OK) (void)json_str(json_member(root, "adapter"), adapter);
     return st == ST_OK ? plan_ref_read(json_member(root, "plan_ref"), out, err) : st;
 }
 
@@ -28,8 +30,9 @@ static status begin_flow(struct loading *l, const struct event_record *rec, stru
     struct engine_run *r = l->run;
     struct engine *eng = r->eng;
     struct plan_ref ref = {0};
+    str adapter = STR_NONE;
     bool launch = rec->event.type == EVENT_SIGNAL_RECEIVED && rec->event.payload.ptr;
-    if (!launch || launch_ref(rec->event.payload, &eng->scratch, &ref, err) != ST_OK)
+    if (!launch || launch_ref(rec->event.payload, &eng->scratch, &ref, &adapter, err) != ST_OK)
         return error_at(err, ST_INVALID, "RUN_NOT_MANAGED", "",
                         "run \"%.*s\" was not started by an engine: its events come from elsewhere",
                         STR_ARG(r->run_id));
@@ -166,6 +169,7 @@ status run_load(struct engine *eng, str run_id, struct engine_run **out, struct 
         if (st != ST_OK) run_drop(r, st, err);
         else *out = r;
     }
+    if (*out) run_bind(r);
     if (*out && r->recovered) metric_add(eng->m_recovered, 1);
     if (*out && !r->recovered) run_ensure_attempts(r);
 out:
@@ -192,6 +196,7 @@ void run_reload(struct engine_run *r) {
         r->has_flow = st == ST_OK;
     } else if (st == ST_OK) {
         st = build(r, &loaded, &err);
+        if (st == ST_OK) run_bind(r);
         if (st == ST_OK && !r->recovered) run_ensure_attempts(r);
     }
     arena_rewind(&eng->scratch, mark);
@@ -265,8 +270,8 @@ static bool id_is_good(str id) {
     return true;
 }
 
-static status check_context(const struct start_request *q, enum adapter_kind *adapter,
-                            struct error *err) {
+static status check_context(const struct engine *eng, const struct start_request *q,
+                            enum adapter_kind *adapter, struct error *err) {
     const struct {
         const char *where;
         str value;
@@ -287,7 +292,7 @@ static status check_context(const struct start_request *q, enum adapter_kind *ad
     if (!q->adapter.ptr || !adapter_of(q->adapter, adapter))
         return error_at(err, ST_INVALID, "CONTEXT_INVALID", "/targetAdapter",
                         "targetAdapter must be local, temporal or conductor");
-    if (*adapter != ADAPTER_LOCAL)
+    if (*adapter != ADAPTER_LOCAL && !eng->options.provider[*adapter])
         return error_at(err, ST_INVALID, "ADAPTER_UNAVAILABLE", "/targetAdapter",
                         "this engine has no adapter for %.*s", STR_ARG(q->adapter));
     return ST_OK;
@@ -330,8 +335,9 @@ static uuid fresh_uuid(struct engine *eng) {
     return id;
 }
 
-static status launch_news(struct engine_run *r, const struct start_request *q, str parameters,
-                          struct news **out, struct error *err) {
+static status launch_news(struct engine_run *r, const struct start_request *q,
+                          enum adapter_kind adapter, str parameters, struct news **out,
+                          struct error *err) {
     struct engine *eng = r->eng;
     struct buf b;
     char id[UUID_TEXT_LEN];
@@ -350,6 +356,10 @@ static status launch_news(struct engine_run *r, const struct start_request *q, s
         buf_put(&b, parameters);
     }
     if (q->approval) buf_put_c(&b, ",\"approval\":true");
+    if (eng->options.provider[adapter]) {
+        buf_put_c(&b, ",\"provider\":");
+        buf_put_c(&b, eng->options.provider[adapter]);
+    }
     if (r->report.ptr) {
         buf_put_c(&b, ",\"validation_report\":");
         buf_put(&b, r->report);
@@ -390,17 +400,17 @@ static status prepare(struct engine_run *r, const struct start_request *q,
     if (st == ST_OK) st = keep_warnings(r, err);
     if (st == ST_OK) st = plan_parameters(r->plan, q->parameters, &eng->scratch, &parameters, err);
     if (st == ST_OK) st = flow_init(&r->flow, r->plan, &r->ids, &r->arena, &eng->scratch, err);
-    if (st == ST_OK) st = launch_news(r, q, parameters, launch, err);
+    if (st == ST_OK) st = launch_news(r, q, adapter, parameters, launch, err);
     r->engine_attempt = 1;
     r->flow.ids.engine_attempt = 1;
     return st;
 }
 
 /* A run of that id exists: the same plan of the same tenant is no second start. */
-/* The hash of the plan that the run was launched with. */
 struct launched {
     struct engine *eng;
-    uint8_t sha256[SHA256_LEN];
+    uint8_t sha256[SHA256_LEN]; /* of the plan that the run was launched with, */
+    str adapter;                /* and who executes it; in the scratch */
     bool found;
 };
 
@@ -409,7 +419,7 @@ static status find_launch(void *context, const struct event_record *rec, struct 
     struct plan_ref ref = {0};
     struct error ignored;
     if (rec->event.payload.ptr && rec->event.type == EVENT_SIGNAL_RECEIVED &&
-        launch_ref(rec->event.payload, &l->eng->scratch, &ref, &ignored) == ST_OK) {
+        launch_ref(rec->event.payload, &l->eng->scratch, &ref, &l->adapter, &ignored) == ST_OK) {
         memcpy(l->sha256, ref.sha256, SHA256_LEN);
         l->found = true;
     }
@@ -421,7 +431,8 @@ static status same_plan(struct engine *eng, const struct start_request *q,
     struct launched l = {.eng = eng};
     status st = eng->ports.walk(eng->ports.context, loaded, 0, find_launch, &l, err);
     if (st != ST_OK && st != ST_LIMIT) return st;
-    *same = l.found && memcmp(l.sha256, q->ref.sha256, SHA256_LEN) == 0;
+    *same = l.found && memcmp(l.sha256, q->ref.sha256, SHA256_LEN) == 0 &&
+            str_eq(l.adapter, q->adapter);
     return ST_OK;
 }
 
@@ -471,7 +482,7 @@ void engine_start(struct engine *eng, const struct start_request *request, char 
         memcpy(run_id_out, q.run_id.ptr, q.run_id.len);
         run_id_out[q.run_id.len] = 0;
     }
-    status st = check_context(&q, &adapter, &err);
+    status st = check_context(eng, &q, &adapter, &err);
     if (st == ST_OK && (r = engine_resident(eng, q.run_id)) != NULL && r->last_seq == 0)
         st = error_at(&err, ST_RETRY, "RUN_STARTING", "/runId", "the run is being started");
     if (st == ST_OK) {

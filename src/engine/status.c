@@ -20,6 +20,7 @@ struct viewing {
     struct arena *arena;
     struct arena scratch; /* for one row */
     size_t cap;           /* of view->steps */
+    bool begun;           /* a row was seen */
 };
 
 static bool member_time(yyjson_val *root, const char *name, int64_t *us) {
@@ -131,6 +132,15 @@ static bool see_run(struct viewing *v, const struct event_record *rec, yyjson_va
     case EVENT_RUN_PAUSED:
         view->paused_us = rec->persisted_us;
         return true;
+    case EVENT_RUN_RECOVERED: {
+        str cause = STR_NONE;
+        (void)json_str(json_member(payload, "cause"), &cause);
+        view->rotating = view->rotating || str_eq(cause, STR("continueAsNew"));
+        return true;
+    }
+    case EVENT_RUN_PROVIDER_LINKED:
+        view->rotating = false;
+        return true;
     case EVENT_RUN_FAILED:
         return member_text(payload, "code", v->arena, &view->end_code) &&
                member_text(payload, "stepId", v->arena, &view->end_step);
@@ -154,6 +164,9 @@ static status see_row(void *context, const struct event_record *rec, struct erro
         (void)!json_parse(rec->event.payload, limits, &v->scratch, &payload, &ignored);
     enum event_family family = event_family_of(&rec->event);
     bool ok = true;
+    if (!v->begun && rec->event.type == EVENT_SIGNAL_RECEIVED)
+        ok = member_text(payload, "adapter", v->arena, &v->view->adapter);
+    v->begun = true;
     if (family == FAMILY_RUN) ok = see_run(v, rec, payload);
     if (family == FAMILY_STEP || family == FAMILY_TOOL) ok = see_step(v, rec, payload);
     return ok ? ST_OK : no_memory(err);
@@ -256,6 +269,7 @@ static str substatus_of(const struct run_view *v) {
     }
     if (run_is_final(now)) return STR_NONE;
     if (now == RUN_PAUSED && open) return STR("DRAINING");
+    if (v->rotating) return STR("CONTINUE_AS_NEW");
     if (is_recovering(v)) return STR("RECOVERING");
     if (retrying) return STR("RETRYING");
     return approval ? STR("WAITING_APPROVAL") : STR_NONE;
@@ -332,6 +346,47 @@ status status_snapshot(struct ledger *reader, str run_id, struct arena *arena,
     return st == ST_OK ? snapshot_of(&v, arena, out, err) : st;
 }
 
+/* ---- the reference ---- */
+
+struct ref_finding {
+    struct arena *arena;
+    struct engine_run_ref *to;
+    bool begun;
+};
+
+static status find_ref(void *context, const struct event_record *rec, struct error *err) {
+    struct ref_finding *f = context;
+    struct engine_run_ref *to = f->to;
+    struct json_limits limits = {EVENT_BYTES_MAX, JSON_DEPTH_MAX};
+    struct error ignored;
+    yyjson_val *root = NULL;
+    str adapter = STR_NONE;
+    bool first = !f->begun;
+    f->begun = true;
+    if (!first && rec->event.type != EVENT_RUN_PROVIDER_LINKED) return ST_OK;
+    if (rec->event.payload.ptr)
+        (void)!json_parse(rec->event.payload, limits, f->arena, &root, &ignored);
+    if (!first) {
+        (void)json_str(json_member(root, "workflowId"), &to->workflow_id);
+    } else if (json_str(json_member(root, "adapter"), &adapter) &&
+               adapter_of(adapter, &to->provider)) {
+        yyjson_val *more = json_member(root, "provider");
+        (void)json_str(json_member(more, "namespace"), &to->namespace);
+        (void)json_str(json_member(more, "taskQueue"), &to->task_queue);
+        (void)json_str(json_member(more, "conductorUrl"), &to->conductor_url);
+    }
+    if (first && to->provider != ADAPTER_LOCAL) return ST_OK;
+    return error_set(err, ST_LIMIT, "no more rows are needed");
+}
+
+status run_ref_find(struct ledger *reader, const struct run_info *info, struct arena *arena,
+                    struct engine_run_ref *out, struct error *err) {
+    *out = run_ref_local(info->run_id);
+    struct ref_finding f = {.arena = arena, .to = out};
+    status st = ledger_walk_run(reader, info, 0, find_ref, &f, err);
+    return st == ST_LIMIT ? ST_OK : st;
+}
+
 static void put_text(struct buf *out, const char *name, str value) {
     if (!value.ptr) return;
     buf_printf(out, "%s\"%s\":", out->ptr[out->len - 1] == '{' ? "" : ",", name);
@@ -364,7 +419,7 @@ const char *wait_kind_name(enum wait_kind kind) {
         [WAIT_TIMER] = "timer",         [WAIT_RETRY] = "retry",
         [WAIT_SIGNAL] = "signal",       [WAIT_APPROVAL] = "approval",
         [WAIT_EXECUTING] = "executing", [WAIT_EFFECT] = "effect",
-        [WAIT_ENGINE] = "engine"};
+        [WAIT_ENGINE] = "engine",       [WAIT_PROVIDER] = "provider"};
     ASSERT(kind < WAIT_KIND_COUNT);
     return names[kind];
 }
@@ -420,7 +475,8 @@ static void explain_open(struct explaining *x, const struct step_view *s) {
     } else {
         bool effect = str_eq(s->type, STR("effect"));
         if (effect) w->kind = WAIT_EFFECT;
-        w->on = effect ? s->effect_type : x->view->lease.node;
+        bool here = !x->view->adapter.ptr || str_eq(x->view->adapter, STR("local"));
+        w->on = effect ? s->effect_type : here ? x->view->lease.node : x->view->adapter;
         x->full =
             x->full || !say(x->arena, &w->detail, "attempt %lld of its %.*s", (long long)s->attempt,
                             STR_ARG(s->type.ptr ? s->type : STR("step")));
@@ -442,7 +498,14 @@ static void explain_before_start(struct explaining *x) {
         add(x, WAIT_LAUNCH_APPROVAL, v->queued_us);
         return;
     }
-    struct wait *w = add(x, WAIT_ADMISSION, v->approved_us > 0 ? v->approved_us : v->queued_us);
+    int64_t since = v->approved_us > 0 ? v->approved_us : v->queued_us;
+    if (v->queued_reason.ptr && str_eq(v->queued_reason, STR("provider"))) {
+        struct wait *p = add(x, WAIT_PROVIDER, since);
+        p->on = v->adapter;
+        p->detail = STR("the run begins when it has been taken there");
+        return;
+    }
+    struct wait *w = add(x, WAIT_ADMISSION, since);
     w->detail = STR("as many runs are active as may be");
 }
 

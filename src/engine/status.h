@@ -8,6 +8,7 @@
 #include "base/arena.h"
 #include "base/buf.h"
 #include "base/error.h"
+#include "engine/run_ref.h"
 #include "ledger/lease.h"
 #include "ledger/ledger.h"
 
@@ -36,7 +37,9 @@ struct run_view {
     struct run run; /* reduced */
     struct lease_info lease;
     struct step_view *steps; /* run.step_count of them, in the same order */
-    str queued_reason;       /* "approval", "admission"; STR_NONE */
+    str queued_reason;       /* "approval", "admission", "provider"; STR_NONE */
+    str adapter;             /* of the launch; STR_NONE: no engine launched it */
+    bool rotating;           /* its provider is between two executions: continue-as-new */
     int64_t queued_us, approved_us, paused_us;
     bool degraded;          /* started with warnings */
     str end_code, end_step; /* of RunFailed */
@@ -63,6 +66,13 @@ void snapshot_json(const struct run_snapshot *snapshot, struct buf *out);
  * and a value that is not itself canonical. Reason SUBSTATUS_INVALID. */
 MUST_CHECK status substatus_check(str substatus, struct error *err);
 
+/* ---- the reference ---- */
+
+/* How the run is named to whoever executes it: its launch says, and its first link with a provider.
+ * One that was not launched by an engine is local. */
+MUST_CHECK status run_ref_find(struct ledger *reader, const struct run_info *info,
+                               struct arena *arena, struct engine_run_ref *out, struct error *err);
+
 /* ---- why it waits ---- */
 
 enum wait_kind {
@@ -70,6 +80,7 @@ enum wait_kind {
     WAIT_NOBODY,          /* no node carries it out now */
     WAIT_LAUNCH_APPROVAL, /* somebody must approve the launch */
     WAIT_ADMISSION,       /* too many runs are active */
+    WAIT_PROVIDER,        /* Temporal or Conductor must take it */
     WAIT_PAUSED,          /* somebody must resume it */
     WAIT_WORKER,          /* a task: to be taken, or to be answered by whoever has it */
     WAIT_TIMER,           /* a sleep */

@@ -14,6 +14,7 @@
 #include "ledger/writer.h"
 #include "lib/host_effects.h"
 #include "lib/host_plans.h"
+#include "lib/host_providers.h"
 #include "lib/host_sweep.h"
 
 #define MEND_EVERY_NS ((int64_t)1000000000)
@@ -44,6 +45,7 @@ struct host {
     int64_t mended_ns; /* when it was reopened last; 0: never */
     struct executor *executor;
     struct host_effects *effects;
+    struct host_providers *providers; /* NULL: none */
     struct engine *engine;
     struct lease lease;
     struct arena arena;
@@ -296,6 +298,8 @@ static void port_start(void *context, struct attempt *attempt) {
     if (h->options.passive) return;
     if (attempt->step->type == PLAN_EFFECT)
         host_effects_start(h->effects, attempt);
+    else if (attempt->adapter != ADAPTER_LOCAL)
+        host_providers_start(h->providers, attempt);
     else
         executor_start(h->executor, attempt);
 }
@@ -304,14 +308,38 @@ static void port_stop(void *context, struct attempt *attempt) {
     struct host *h = context;
     if (!h->options.passive && attempt->step->type == PLAN_EFFECT)
         host_effects_stop(h->effects, attempt);
+    else if (!h->options.passive && attempt->adapter != ADAPTER_LOCAL)
+        host_providers_stop(h->providers, attempt);
     else if (!h->options.passive)
         executor_stop(h->executor, attempt);
     else
         attempt->done(attempt, false, STR_NONE, "CANCELLED", STR("it was not executed"), STR_NONE);
 }
 
+/* The run is left, not ended: what a provider has of it goes on. */
+static void port_leave(void *context, struct attempt *attempt) {
+    struct host *h = context;
+    if (!h->options.passive && attempt->step->type != PLAN_EFFECT &&
+        attempt->adapter != ADAPTER_LOCAL)
+        host_providers_leave(h->providers, attempt);
+    else
+        port_stop(context, attempt);
+}
+
+static void port_open_run(void *context, enum adapter_kind adapter,
+                          const struct provider_run *run) {
+    struct host *h = context;
+    host_providers_open_run(h->providers, adapter, run);
+}
+
+static void port_rested(void *context, enum adapter_kind adapter, str run_id) {
+    struct host *h = context;
+    host_providers_rested(h->providers, adapter, run_id);
+}
+
 static void port_observe(void *context, const struct engine_note *note) {
     struct host *h = context;
+    host_providers_observe(h->providers, note);
     if (h->options.observe) h->options.observe(h->options.context, note);
     if (run_is_final(note->flow->run.head.status)) host_sweep_ended(h->sweep, note->run_id);
 }
@@ -425,8 +453,11 @@ static status open_engine(struct host *h, struct error *err) {
                                  .active = port_active,
                                  .start = port_start,
                                  .stop = port_stop,
+                                 .leave = port_leave,
+                                 .open_run = port_open_run,
+                                 .rested = port_rested,
                                  .wake_at = port_wake_at,
-                                 .observe = h->options.observe || h->sweep ? port_observe : NULL,
+                                 .observe = port_observe,
                                  .trouble = port_trouble,
                                  .lost = port_lost};
     struct engine_options options = {.lease = h->lease,
@@ -438,7 +469,22 @@ static status open_engine(struct host *h, struct error *err) {
                                      .only_asked = h->options.only_asked,
                                      .resident_max = h->options.resident_max,
                                      .metrics = h->options.metrics};
-    return engine_open(&ports, &options, &h->engine, err);
+    for (int i = 0; i < ADAPTER_COUNT; i++)
+        options.provider[i] = host_providers_ref(h->providers, (enum adapter_kind)i);
+    status st = engine_open(&ports, &options, &h->engine, err);
+    if (st == ST_OK) host_providers_attach(h->providers, h->engine);
+    return st;
+}
+
+static status open_providers(struct host *h, struct error *err) {
+    struct host_providers_options options = {.temporal = h->options.temporal,
+                                             .conductor = h->options.conductor,
+                                             .node = h->node,
+                                             .executor = h->executor,
+                                             .plans = h->plans,
+                                             .host = h};
+    if (h->options.passive || (!options.temporal && !options.conductor)) return ST_OK;
+    return host_providers_open(h->loop, &options, &h->providers, err);
 }
 
 static status effect_secret(void *context, str environment_id, str name, struct arena *arena,
@@ -526,6 +572,7 @@ status host_open(uv_loop_t *loop, const struct host_options *options, struct hos
     }
     if (st == ST_OK) st = open_effects(h, err);
     if (st == ST_OK) st = open_sweep(h, err);
+    if (st == ST_OK) st = open_providers(h, err);
     if (st == ST_OK) st = open_engine(h, err);
     if (st != ST_OK) {
         host_close(h);
@@ -546,6 +593,7 @@ struct ledger *host_reader(struct host *h) {
 struct writer *host_writer(struct host *h) {
     return h->writer;
 }
+int64_t host_node_no(const struct host *h) { return h->lease.node_no; }
 void host_wake_outbox(struct host *h) {
     if (h->effects) host_effects_wake(h->effects);
 }
@@ -591,9 +639,11 @@ void host_close(struct host *h) {
         writer_close(h->writer); /* every append was answered; nobody listens any more */
         take_done(h);
     }
+    host_providers_halt(h->providers);
     executor_close(h->executor);
     host_effects_close(h->effects);
     engine_close(h->engine);
+    host_providers_close(h->providers);
     host_sweep_close(h->sweep);
     host_plans_close(h->plans);
     ledger_close(h->reader);

@@ -14,6 +14,8 @@
 #include "outbox/dispatch.h"
 
 struct host;
+struct temporal_options;
+struct conductor_options;
 
 struct host_options {
     str url;      /* of the ledger */
@@ -36,6 +38,8 @@ struct host_options {
     const struct outbox_sinks *effect_alerts;  /* told of dead letters; or NULL. Borrowed */
     int effect_batches;                        /* delivered at a time; 0: DISPATCH_BATCHES */
     int64_t effect_lease_ms;                   /* 0: see dispatcher_options */
+    const struct temporal_options *temporal;   /* a cluster that dispatches runs; or NULL */
+    const struct conductor_options *conductor; /* likewise */
     struct metrics *metrics;
     void (*observe)(void *context, const struct engine_note *note);
     void (*trouble)(void *context, str run_id, const struct error *why, int tries); /* or NULL */
@@ -67,6 +71,7 @@ void host_prefetch(struct host *host, str tenant_id, const struct plan_ref *ref,
 struct engine *host_engine(struct host *host);
 struct ledger *host_reader(struct host *host); /* for queries on the loop's thread */
 struct writer *host_writer(struct host *host);
+int64_t host_node_no(const struct host *host); /* of its lease */
 /* There may be new effects, or some that were put back: the outbox looks now. */
 void host_wake_outbox(struct host *host);
 /* Nothing is being delivered, and nothing was due when it last looked. */

@@ -1,0 +1,193 @@
+/* engine/provider.c: runs whose attempts a provider dispatches: what it is told, and what it says.
+ *
+ * Nothing is decided here that is not decided for a local run. A run waits in the queue until its
+ * provider has an execution of it (RunProviderLinked); from then on its attempts go there. */
+#include "base/json.h"
+#include "base/log.h"
+#include "engine/impl.h"
+
+enum adapter_kind run_adapter(const struct engine_run *r) {
+    enum adapter_kind adapter = ADAPTER_LOCAL;
+    if (r->has_flow && r->flow.adapter.ptr) (void)adapter_of(r->flow.adapter, &adapter);
+    return adapter;
+}
+
+status run_plan_ref(struct engine_run *r, str *out, struct error *err) {
+    struct json_limits limits = {EVENT_BYTES_MAX, JSON_DEPTH_MAX};
+    struct arena_mark mark = arena_mark(&r->eng->scratch);
+    yyjson_val *launch = NULL;
+    status st = ST_OK;
+    if (!r->plan_ref.ptr) {
+        st = json_parse(r->flow.launch, limits, &r->eng->scratch, &launch, err);
+        yyjson_val *ref = st == ST_OK ? json_member(launch, "plan_ref") : NULL;
+        if (ref) r->plan_ref = json_text(ref, &r->arena);
+        if (st == ST_OK && !r->plan_ref.ptr) st = no_memory(err);
+    }
+    arena_rewind(&r->eng->scratch, mark);
+    *out = r->plan_ref;
+    return st;
+}
+
+static void open_run(struct engine_run *r) {
+    struct engine *eng = r->eng;
+    struct error err = {0};
+    if (!eng->ports.open_run || r->ending_code || run_is_final(r->flow.run.head.status)) return;
+    struct provider_run run = {.run_id = r->run_id,
+                               .tenant_id = r->ids.tenant_id,
+                               .project_id = r->ids.project_id,
+                               .environment_id = r->ids.environment_id,
+                               .plan_id = r->ids.plan_id,
+                               .plan_version = r->ids.plan_version,
+                               .plan = r->plan,
+                               .started = r->started,
+                               .paused = r->flow.run.head.status == RUN_PAUSED,
+                               .workflow_id = r->flow.link.workflow_id,
+                               .provider_run_id = r->flow.link.provider_run_id,
+                               .queue = r->flow.link.queue};
+    if (run_plan_ref(r, &run.plan_ref, &err) != ST_OK) return; /* no memory: told again soon */
+    bool busy = r->busy;
+    r->busy = true; /* it may answer at once: that is news */
+    eng->ports.open_run(eng->ports.context, run_adapter(r), &run);
+    r->busy = busy;
+}
+
+void run_bind(struct engine_run *r) {
+    if (run_adapter(r) != ADAPTER_LOCAL && r->flow.link.provider_run_id.ptr) open_run(r);
+}
+
+bool run_is_bound(struct engine_run *r) {
+    if (run_adapter(r) == ADAPTER_LOCAL || r->flow.link.provider_run_id.ptr) return true;
+    if (r->last_seq > 0) open_run(r);
+    return false;
+}
+
+/* ---- news ---- */
+
+static status take_linked(struct engine_run *r, const struct news *n, int64_t now_us,
+                          struct error *err) {
+    struct flow *f = &r->flow;
+    struct flow_link link = {.workflow_id = n->output, .provider_run_id = n->code, .queue = n->message};
+    bool known = f->link.provider_run_id.ptr && str_eq(f->link.provider_run_id, n->code);
+    if (known || run_is_final(f->run.head.status)) return ST_OK;
+    status st = ST_OK;
+    if (n->ok && f->links > 0 && !f->rotating) { /* its announcement was lost */
+        struct flow_recovery why = {.node = r->eng->options.node, .cause = FLOW_NEW_HISTORY};
+        st = flow_recover(f, ++r->engine_attempt, &why, now_us, &r->batch, err);
+    }
+    return st == ST_OK ? flow_linked(f, &link, now_us, &r->batch, err) : st;
+}
+
+static status take_worker_lost(struct engine_run *r, const struct news *n, int64_t now_us,
+                               struct error *err) {
+    int64_t step = plan_find(r->plan, n->detail);
+    if (step < 0) return ST_OK;
+    const struct flow_step *s = &r->flow.steps[step];
+    if (s->phase != FLOW_OPEN || s->attempt != n->attempt || n->lease <= (int64_t)s->crashes)
+        return ST_OK;
+    struct flow_recovery why = {.node = r->eng->options.node,
+                                .cause = FLOW_WORKER,
+                                .step = (uint32_t)step,
+                                .times = (uint32_t)n->lease};
+    r->engine_attempt += n->lease - (int64_t)s->crashes;
+    return flow_recover(&r->flow, r->engine_attempt, &why, now_us, &r->batch, err);
+}
+
+status run_take_provider_news(struct engine_run *r, const struct news *n, int64_t now_us,
+                              struct error *err) {
+    struct flow *f = &r->flow;
+    struct flow_recovery rotates = {.node = r->eng->options.node, .cause = FLOW_NEW_HISTORY};
+    bool over = run_is_final(f->run.head.status);
+    switch ((int)n->kind) {
+    case NEWS_LINKED:
+        return take_linked(r, n, now_us, err);
+    case NEWS_WORKER_LOST:
+        return take_worker_lost(r, n, now_us, err);
+    case NEWS_ROTATING:
+        if (over || f->rotating || f->links == 0) return ST_OK;
+        return flow_recover(f, ++r->engine_attempt, &rotates, now_us, &r->batch, err);
+    case NEWS_ENDED:
+        return over ? ST_OK : flow_fail(f, n->code, n->message, now_us, &r->batch, err);
+    default:
+        return ST_OK;
+    }
+}
+
+/* ---- what a provider says ---- */
+
+/* The run, loaded if need be; NULL: it is not ours, or it is over. */
+static struct engine_run *told_of(struct engine *eng, str run_id) {
+    struct engine_run *r = engine_resident(eng, run_id);
+    struct error err = {0};
+    if (r || eng->lost) return eng->lost ? NULL : r;
+    status st = run_load(eng, run_id, &r, &err);
+    if (st == ST_OK) return r;
+    LOG(LOG_WARN, "a provider speaks of a run that cannot be loaded", LOG_S("runId", run_id),
+        LOG_S("error", str_c(err.msg)));
+    return NULL;
+}
+
+static void tell(struct engine *eng, str run_id, struct news *n) {
+    struct engine_run *r = n ? told_of(eng, run_id) : NULL;
+    if (r) run_push(r, n);
+    else mem_free(n); /* not ours, or no memory: it is told again */
+}
+
+void engine_linked(struct engine *eng, str run_id, const struct provider_link *link) {
+    struct news *n = news_new(NEWS_LINKED, link->workflow_id, link->provider_run_id, link->queue,
+                              STR_NONE, STR_NONE);
+    if (n) n->ok = link->continued;
+    tell(eng, run_id, n);
+}
+
+void engine_rotating(struct engine *eng, str run_id) {
+    tell(eng, run_id, news_new(NEWS_ROTATING, STR_NONE, STR_NONE, STR_NONE, STR_NONE, STR_NONE));
+}
+
+void engine_worker_lost(struct engine *eng, str run_id, str step_id, int64_t attempt,
+                        int64_t times) {
+    struct news *n =
+        news_new(NEWS_WORKER_LOST, STR_NONE, STR_NONE, STR_NONE, step_id, STR_NONE);
+    if (n) {
+        n->attempt = attempt;
+        n->lease = times;
+    }
+    tell(eng, run_id, n);
+}
+
+void engine_ended(struct engine *eng, str run_id, const char *code, str message) {
+    tell(eng, run_id,
+         news_new(NEWS_ENDED, STR_NONE, str_c(code), message, STR_NONE, STR_NONE));
+}
+
+bool engine_step(struct engine *eng, str run_id, str step_id, enum provider_step_state *out,
+                 str *output) {
+    const struct engine_run *r = engine_resident(eng, run_id);
+    if (!r || !r->has_flow || !r->plan) return false;
+    int64_t step = plan_find(r->plan, step_id);
+    *out = PROVIDER_STEP_WAITS;
+    *output = STR_NONE;
+    if (step < 0) return true;
+    const struct flow_step *s = &r->flow.steps[step];
+    *output = s->output;
+    if (s->phase == FLOW_OPEN) *out = PROVIDER_STEP_OPEN;
+    if (s->phase != FLOW_SETTLED) return true;
+    *out = s->state == STEP_SUCCESS   ? PROVIDER_STEP_DONE
+           : s->state == STEP_SKIPPED ? PROVIDER_STEP_SKIPPED
+                                      : PROVIDER_STEP_FAILED;
+    return true;
+}
+
+struct engine_run_ref engine_run_ref(const struct engine *eng, str adapter, str run_id,
+                                     struct arena *arena) {
+    struct engine_run_ref ref = run_ref_local(run_id);
+    struct json_limits limits = {RUN_REF_BYTES_MAX, JSON_DEPTH_MAX};
+    struct error ignored;
+    yyjson_val *more = NULL;
+    if (!adapter_of(adapter, &ref.provider) || !eng->options.provider[ref.provider]) return ref;
+    str text = str_c(eng->options.provider[ref.provider]);
+    (void)!json_parse(text, limits, arena, &more, &ignored);
+    (void)json_str(json_member(more, "namespace"), &ref.namespace);
+    (void)json_str(json_member(more, "taskQueue"), &ref.task_queue);
+    (void)json_str(json_member(more, "conductorUrl"), &ref.conductor_url);
+    return ref;
+}
