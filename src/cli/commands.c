@@ -117,7 +117,7 @@ const struct command commands[] = {
      "Kept until a step waits for it. The payload becomes the step's output."},
     {"run", "", "PLAN|-", 1, 1, USES_LEDGER | USES_SERVER | USES_FOLDER | WORD_IS_PATH,
      ENGINE_OPTIONS | B(INPUT) | B(RUN_ID) | B(TENANT) | B(PROJECT) | B(ENVIRONMENT) | B(ACTOR) |
-         B(APPROVAL) | B(QUIET),
+         B(APPROVAL) | B(QUIET) | B(PROVIDER),
      0, cmd_run_plan, "carry out a plan until it ends",
      "PLAN is a file with a plan (JSON, comments allowed), or with a reference to one: an object "
      "with uri and sha256.\n"
@@ -130,6 +130,9 @@ const struct command commands[] = {
      "ask for a string.\n"
      "When another process holds the data folder the run is carried out there, and watched from "
      "here.\n"
+     "--provider temporal or conductor has that cluster dispatch the steps; it is named by "
+     "CAIRN_TEMPORAL=HOST:PORT or\n"
+     "CAIRN_CONDUCTOR=URL. Without it the plan's targetAdapter decides, else they run here.\n"
      "Ctrl-C ends politely: the run stays open. A second one ends at once.\n"
      "Exit code 0 if the run COMPLETED, 10 if it FAILED, 11 if it was CANCELLED, 130 when "
      "interrupted.\n"

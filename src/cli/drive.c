@@ -11,6 +11,7 @@
 #include "base/time.h"
 #include "cli/keep.h"
 #include "cli/outbox_env.h"
+#include "cli/provider_env.h"
 #include "cli/parse.h"
 #include "cli/source.h"
 
@@ -175,6 +176,7 @@ static status open_host(struct drive *d, struct error *err) {
                                    .lost = on_lost,
                                    .context = d};
     status st = outbox_env(&options, &d->cli->arena, err);
+    if (st == ST_OK) st = provider_env(&options, &d->cli->arena, err);
     d->delivery_ms = options.deliver.timeout_ms ? options.deliver.timeout_ms : DELIVERY_TIMEOUT_MS;
     if (st == ST_OK) st = host_open(&d->loop, &options, &d->host, err);
     if (st != ST_OK) {
@@ -388,6 +390,7 @@ static status ask_start(struct drive *d, const struct start_request *q, char *ru
     put_member(&b, "projectId", q->project_id);
     put_member(&b, "environmentId", q->environment_id);
     put_if(&b, "runId", q->run_id);
+    put_member(&b, "targetAdapter", q->adapter);
     buf_put_c(&b, "},\"planRef\":");
     plan_ref_json(&q->ref, &b);
     put_json_if(&b, "parameters", q->parameters);

@@ -189,6 +189,14 @@ static void warn_of_peer(const struct drive *d) {
                 "--allow hold");
 }
 
+/* Who carries out the run is chosen before it starts: by the caller, else by the plan. */
+static str choose_adapter(const struct cli *cli, const struct plan *plan) {
+    enum adapter_kind adapter = ADAPTER_LOCAL;
+    if (args_has(&cli->args, OPT_PROVIDER)) return cli->args.values[OPT_PROVIDER];
+    if (plan) (void)adapter_of(plan->target_adapter, &adapter); /* "any": here */
+    return str_c(adapter_name(adapter));
+}
+
 status cmd_run_plan(struct cli *cli, struct error *err) {
     struct plan_file file;
     struct drive d;
@@ -205,7 +213,7 @@ status cmd_run_plan(struct cli *cli, struct error *err) {
                                     .environment_id =
                                         value_or(cli, OPT_ENVIRONMENT, STR("default")),
                                     .run_id = v[OPT_RUN_ID],
-                                    .adapter = STR("local"),
+                                    .adapter = choose_adapter(cli, file.plan),
                                     .parameters = parameters,
                                     .actor = v[OPT_ACTOR],
                                     .approval = args_has(&cli->args, OPT_APPROVAL)};

@@ -39,7 +39,8 @@ static const char *wait_words(enum wait_kind kind) {
         [WAIT_APPROVAL] = "approval",
         [WAIT_EXECUTING] = "at work on",
         [WAIT_EFFECT] = "effect",
-        [WAIT_ENGINE] = "the engine, which decides what comes next"};
+        [WAIT_ENGINE] = "the engine, which decides what comes next",
+        [WAIT_PROVIDER] = "provider"};
     return words[kind];
 }
 

@@ -69,9 +69,9 @@ static const bool runs[ADAPTER_COUNT][PLAN_TYPE_COUNT] = {
     [ADAPTER_LOCAL] = {[PLAN_EXEC] = true, [PLAN_HTTP] = true, [PLAN_TASK] = true,
         [PLAN_EFFECT] = true, [PLAN_SLEEP] = true, [PLAN_WAIT] = true, [PLAN_APPROVAL] = true, [PLAN_NOOP] = true},
     [ADAPTER_TEMPORAL] = {[PLAN_EXEC] = true, [PLAN_HTTP] = true, [PLAN_TASK] = true,
-        [PLAN_SLEEP] = true, [PLAN_WAIT] = true, [PLAN_APPROVAL] = true, [PLAN_NOOP] = true},
+        [PLAN_EFFECT] = true, [PLAN_SLEEP] = true, [PLAN_WAIT] = true, [PLAN_APPROVAL] = true, [PLAN_NOOP] = true},
     [ADAPTER_CONDUCTOR] = {[PLAN_EXEC] = true, [PLAN_HTTP] = true, [PLAN_TASK] = true,
-        [PLAN_SLEEP] = true, [PLAN_WAIT] = true, [PLAN_APPROVAL] = true, [PLAN_NOOP] = true},
+        [PLAN_EFFECT] = true, [PLAN_SLEEP] = true, [PLAN_WAIT] = true, [PLAN_APPROVAL] = true, [PLAN_NOOP] = true},
 };
 /* clang-format on */
 
