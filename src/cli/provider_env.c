@@ -74,8 +74,7 @@ static status read_temporal(struct host_options *options, struct arena *arena, s
     return ST_OK;
 }
 
-static status read_conductor(struct host_options *options, struct arena *arena,
-                             struct error *err) {
+static status read_conductor(struct host_options *options, struct arena *arena, struct error *err) {
     str url = variable("CAIRN_CONDUCTOR", arena);
     if (!url.ptr) return ST_OK;
     struct conductor_options *c = ARENA_NEW(arena, struct conductor_options);

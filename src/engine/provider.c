@@ -66,7 +66,8 @@ bool run_is_bound(struct engine_run *r) {
 static status take_linked(struct engine_run *r, const struct news *n, int64_t now_us,
                           struct error *err) {
     struct flow *f = &r->flow;
-    struct flow_link link = {.workflow_id = n->output, .provider_run_id = n->code, .queue = n->message};
+    struct flow_link link = {
+        .workflow_id = n->output, .provider_run_id = n->code, .queue = n->message};
     bool known = f->link.provider_run_id.ptr && str_eq(f->link.provider_run_id, n->code);
     if (known || run_is_final(f->run.head.status)) return ST_OK;
     status st = ST_OK;
@@ -128,8 +129,10 @@ static struct engine_run *told_of(struct engine *eng, str run_id) {
 
 static void tell(struct engine *eng, str run_id, struct news *n) {
     struct engine_run *r = n ? told_of(eng, run_id) : NULL;
-    if (r) run_push(r, n);
-    else mem_free(n); /* not ours, or no memory: it is told again */
+    if (r)
+        run_push(r, n);
+    else
+        mem_free(n); /* not ours, or no memory: it is told again */
 }
 
 void engine_linked(struct engine *eng, str run_id, const struct provider_link *link) {
@@ -145,8 +148,7 @@ void engine_rotating(struct engine *eng, str run_id) {
 
 void engine_worker_lost(struct engine *eng, str run_id, str step_id, int64_t attempt,
                         int64_t times) {
-    struct news *n =
-        news_new(NEWS_WORKER_LOST, STR_NONE, STR_NONE, STR_NONE, step_id, STR_NONE);
+    struct news *n = news_new(NEWS_WORKER_LOST, STR_NONE, STR_NONE, STR_NONE, step_id, STR_NONE);
     if (n) {
         n->attempt = attempt;
         n->lease = times;
@@ -155,8 +157,7 @@ void engine_worker_lost(struct engine *eng, str run_id, str step_id, int64_t att
 }
 
 void engine_ended(struct engine *eng, str run_id, const char *code, str message) {
-    tell(eng, run_id,
-         news_new(NEWS_ENDED, STR_NONE, str_c(code), message, STR_NONE, STR_NONE));
+    tell(eng, run_id, news_new(NEWS_ENDED, STR_NONE, str_c(code), message, STR_NONE, STR_NONE));
 }
 
 bool engine_step(struct engine *eng, str run_id, str step_id, enum provider_step_state *out,

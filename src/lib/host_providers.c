@@ -182,19 +182,24 @@ static void answer_nobody(struct attempt *attempt) {
 void host_providers_start(struct host_providers *p, struct attempt *attempt) {
     struct provider *provider = of(p, attempt->adapter);
     if (provider) provider->ops->start(provider, attempt);
-    /* else: this process was started without the provider. The attempt waits for one that has it. */
+    /* else: this process was started without the provider. The attempt waits for one that has it.
+     */
 }
 
 void host_providers_stop(struct host_providers *p, struct attempt *attempt) {
     struct provider *provider = of(p, attempt->adapter);
-    if (provider) provider->ops->stop(provider, attempt);
-    else answer_nobody(attempt);
+    if (provider)
+        provider->ops->stop(provider, attempt);
+    else
+        answer_nobody(attempt);
 }
 
 void host_providers_leave(struct host_providers *p, struct attempt *attempt) {
     struct provider *provider = of(p, attempt->adapter);
-    if (provider) provider->ops->leave(provider, attempt);
-    else answer_nobody(attempt);
+    if (provider)
+        provider->ops->leave(provider, attempt);
+    else
+        answer_nobody(attempt);
 }
 
 void host_providers_open_run(struct host_providers *p, enum adapter_kind adapter,
