@@ -190,6 +190,28 @@ test('cancel by reference only: the event and the record have the stored ids', a
   same([...sixOf(record), record.reason], [acme.name, context.projectId, context.environmentId, runId, 1, 1, 'by root'])
   same(sixOf(await logged(answer)), sixOf(record))
 })
+// WE-2.3-1: PAUSE, RESUME and RETRY_STEP: each is authorised first, each is handled, each leaves an audit record.
+test('the signals of the catalogue: refused without the role, handled and recorded with it', async () => {
+  const ref = await put([{ stepId: 'hold', type: 'wait', signal: 'go' }, { stepId: 'again', type: 'exec', command: 'false', retry: { maxAttempts: 2, initialMs: 600000, maxMs: 600000 } }])
+  const runId = await start(ref)
+  const target = `/v1/runs/${runId}/signals`
+  await until('it failed', async () => { const a = await run(runId); return a.openSteps === 1 && a.failedSteps === 1 })
+  const effects = {
+    PAUSE: async () => (await run(runId)).status === 'PAUSED',
+    RESUME: async () => (await run(runId)).status === 'RUNNING',
+    RETRY_STEP: async () => (await events(runId)).some((e) => e.eventType === 'StepStarted' && e.stepId === 'again' && e.logicalAttemptId === 2)
+  }
+  for (const [signal, happened] of Object.entries(effects)) {
+    const body = { signal, reason: `for ${signal}`, ...(signal === 'RETRY_STEP' ? { stepId: 'again' } : {}) }
+    const before = await events(runId)
+    const refused = await byRequest(await viewer.refused(403, 'FORBIDDEN', 'POST', target, body))
+    same([refused.outcome, refused.code, refused.target], ['refused', 'FORBIDDEN', runId], signal)
+    same(await events(runId), before)
+    const record = await byRequest(await operator.post(target, body))
+    same([record.outcome, record.runId, record.reason, record.actor], ['done', runId, `for ${signal}`, `key:${acme.ids.operator}`], signal)
+    await until(`${signal} is handled`, happened)
+  }
+})
 test('every route that changes something leaves a record', async () => {
   const gate = await put([{ stepId: 'gate', type: 'approval' }, { stepId: 'again', type: 'exec', command: 'false', retry: { maxAttempts: 3, initialMs: 600000, maxMs: 600000 } }])
   const runId = await start(gate)
