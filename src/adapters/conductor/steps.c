@@ -1,0 +1,226 @@
+/* adapters/conductor/steps.c: a step and its task: held, shelved, answered.
+ *
+ * The list of held tasks is in the order of their next heartbeats, since each waits for the same
+ * time. An answer that does not arrive is not kept: the lease of its task runs out, Conductor gives
+ * us the step again, and arrived() answers that task from the ledger. */
+#include <string.h>
+
+#include "adapters/conductor/impl.h"
+
+/* ---- texts ---- */
+
+void conductor_result_json(const struct task_result *result, struct buf *out) {
+    buf_put_c(out, "{\"workflowInstanceId\":");
+    buf_put_json_str(out, result->workflow);
+    buf_put_c(out, ",\"taskId\":");
+    buf_put_json_str(out, result->task);
+    buf_put_c(out, ",\"workerId\":");
+    buf_put_json_str(out, result->worker);
+    if (!result->status) {
+        buf_put_c(out, ",\"status\":\"IN_PROGRESS\",\"extendLease\":true}");
+        return;
+    }
+    buf_printf(out,
+               ",\"status\":\"%s\",\"callbackAfterSeconds\":%lld,\"outputData\":", result->status,
+               (long long)result->callback_s);
+    buf_put(out, result->output.len > 0 ? result->output : STR("{}"));
+    if (result->reason.ptr) {
+        buf_put_c(out, ",\"reasonForIncompletion\":");
+        buf_put_json_str(out, result->reason);
+    }
+    buf_put_char(out, '}');
+}
+
+void conductor_outcome_json(enum provider_step_state state, str output, struct buf *out) {
+    switch (state) {
+    case PROVIDER_STEP_DONE:
+        buf_put_c(out, "{\"status\":\"SUCCESS\",\"output\":");
+        if (output.len > OUTPUT_BYTES_MAX)
+            buf_printf(out, "null,\"outputBytes\":%zu}", output.len);
+        else {
+            buf_put(out, output.len > 0 ? output : STR("null"));
+            buf_put_char(out, '}');
+        }
+        return;
+    case PROVIDER_STEP_SKIPPED:
+        buf_put_c(out, "{\"status\":\"SKIPPED\",\"skipped\":true}");
+        return;
+    case PROVIDER_STEP_FAILED:
+        buf_put_c(out, "{\"status\":\"FAILED\",\"failed\":true}");
+        return;
+    case PROVIDER_STEP_WAITS:
+    case PROVIDER_STEP_OPEN:
+        break;
+    }
+    buf_put_c(out, "{\"ended\":true}");
+}
+
+static void ignore(void *context, const struct rest_answer *answer) {
+    struct conductor *c = context;
+    UNUSED(answer);
+    if (c->closing) conductor_wake(c);
+}
+
+static struct rest_call *send_result(struct conductor *c, const struct task_result *result,
+                                     rest_done done, void *context) {
+    struct buf body;
+    buf_init(&body, 2 * OUTPUT_BYTES_MAX + (size_t)64 * 1024);
+    conductor_result_json(result, &body);
+    struct rest_request request = {.method = "POST",
+                                   .path = STR("/tasks"),
+                                   .body = buf_str(&body),
+                                   .patience_ms = c->closing ? 0 : PATIENCE_MS};
+    struct rest_call *call = body.full ? NULL : rest_start(c->rest, &request, done, context);
+    buf_release(&body);
+    return call;
+}
+
+void conductor_answer(struct conductor *c, const struct task_result *result) {
+    (void)send_result(c, result, ignore, c); /* if memory is out, its lease will be */
+}
+
+int64_t conductor_shelf_s(const struct conductor *c) {
+    int64_t s = SHELF_S + c->shelved / 8;
+    return s < SHELF_S_MAX ? s : SHELF_S_MAX;
+}
+
+/* ---- steps ---- */
+
+struct cstep *cstep_get(struct crun *r, str step_id) {
+    return map_get(&r->steps, step_id);
+}
+
+struct cstep *cstep_make(struct crun *r, str step_id) {
+    struct cstep *s = cstep_get(r, step_id);
+    if (s) return s;
+    s = mem_alloc(sizeof *s + step_id.len + 1);
+    if (!s) return NULL;
+    char *id = (char *)(s + 1);
+    memcpy(id, step_id.ptr, step_id.len);
+    s->run = r;
+    s->id = str_n(id, step_id.len);
+    if (map_put(&r->steps, s->id, s)) return s;
+    mem_free(s);
+    return NULL;
+}
+
+void cstep_hand(struct cstep *s, enum hand hand) {
+    struct conductor *c = s->run->c;
+    if (s->hand == HAND_HELD) TAILQ_REMOVE(&c->held, s, held);
+    if (s->hand == HAND_SHELVED) c->shelved--;
+    s->hand = hand;
+    s->shelve = false;
+    if (hand == HAND_SHELVED) c->shelved++;
+    if (hand != HAND_HELD) return;
+    s->beat_ms = conductor_now(c) + BEAT_MS;
+    TAILQ_INSERT_TAIL(&c->held, s, held);
+}
+
+static void output_drop(struct cstep *s) {
+    mem_free(s->output);
+    s->output = NULL;
+    s->output_len = 0;
+}
+
+void cstep_free(struct cstep *s) {
+    struct conductor *c = s->run->c;
+    cstep_hand(s, HAND_NONE);
+    if (s->call) rest_cancel(s->call);
+    if (s->dirty) TAILQ_REMOVE(&c->dirty_steps, s, dirt);
+    if (s->job) cjob_orphan(s->job);
+    output_drop(s);
+    (void)map_del(&s->run->steps, s->id);
+    mem_free(s);
+}
+
+void cstep_settle(struct cstep *s, enum provider_step_state state, str output) {
+    s->settled = state;
+    output_drop(s);
+    if (state == PROVIDER_STEP_DONE && output.len > 0 && output.len <= OUTPUT_BYTES_MAX) {
+        s->output = mem_alloc(output.len);
+        if (s->output) memcpy(s->output, output.ptr, output.len);
+        if (s->output) s->output_len = output.len;
+    }
+    cstep_wake(s);
+}
+
+/* ---- what goes out for a step ---- */
+
+static void on_answer(void *context, const struct rest_answer *answer) {
+    struct cstep *s = context;
+    struct crun *r = s->run;
+    s->call = NULL;
+    bool lost = answer->st == ST_NOT_FOUND || answer->st == ST_INVALID;
+    switch (s->sent) {
+    case SENT_BEAT:
+        if (lost) cstep_hand(s, HAND_NONE);
+        break;
+    case SENT_BACK:
+        cstep_hand(s, answer->st == ST_OK ? HAND_SHELVED : HAND_NONE);
+        break;
+    case SENT_FINAL:
+        cstep_hand(s, answer->st == ST_OK || lost ? HAND_ANSWERED : HAND_NONE);
+        output_drop(s);
+        if (answer->st == ST_OK) conductor_poll_soon(r->c);
+        break;
+    }
+    cstep_wake(s);
+    if (r->ending) crun_wake(r);
+}
+
+/* How often the step was taken from a worker travels with its task. */
+static void handed_json(const struct cstep *s, bool again, struct buf *out) {
+    buf_printf(out, "{\"handed\":%lld}", (long long)(s->handed + (again ? 1 : 0)));
+}
+
+static bool step_send(struct cstep *s, int sent, const char *state, str output,
+                      int64_t callback_s) {
+    struct task_result result = {.workflow = str_c(s->workflow),
+                                 .task = str_c(s->task),
+                                 .worker = str_c(s->run->c->node),
+                                 .status = state,
+                                 .output = output,
+                                 .callback_s = callback_s};
+    s->sent = sent;
+    s->call = send_result(s->run->c, &result, on_answer, s);
+    return s->call != NULL;
+}
+
+static void send_final(struct cstep *s) {
+    struct buf out;
+    buf_init(&out, OUTPUT_BYTES_MAX + 1024);
+    conductor_outcome_json(s->settled, str_n(s->output, s->output_len), &out);
+    if (!step_send(s, SENT_FINAL, "COMPLETED", out.full ? STR_NONE : buf_str(&out), 0))
+        cstep_hand(s, HAND_NONE);
+    buf_release(&out);
+}
+
+static void send_back(struct cstep *s, int64_t callback_s) {
+    char text[64];
+    struct buf out;
+    buf_init_fixed(&out, text, sizeof text);
+    handed_json(s, s->job && s->job->state == JOB_RUNNING, &out);
+    if (!step_send(s, SENT_BACK, "IN_PROGRESS", buf_str(&out), callback_s))
+        cstep_hand(s, HAND_NONE);
+}
+
+void cstep_next(struct cstep *s) {
+    struct conductor *c = s->run->c;
+    if (s->call || (s->hand != HAND_HELD && s->hand != HAND_SHELVED)) return;
+    if (s->settled != PROVIDER_STEP_WAITS && !s->withheld)
+        send_final(s);
+    else if (s->hand == HAND_HELD && c->closing)
+        send_back(s, 0);
+    else if (s->hand == HAND_HELD && s->shelve && !s->job)
+        send_back(s, conductor_shelf_s(c));
+}
+
+void cstep_beat_all(struct conductor *c) {
+    struct cstep *s;
+    while ((s = TAILQ_FIRST(&c->held)) != NULL && s->beat_ms <= conductor_now(c)) {
+        TAILQ_REMOVE(&c->held, s, held);
+        s->beat_ms = conductor_now(c) + BEAT_MS;
+        TAILQ_INSERT_TAIL(&c->held, s, held);
+        if (!s->call) (void)step_send(s, SENT_BEAT, NULL, STR_NONE, 0);
+    }
+}
