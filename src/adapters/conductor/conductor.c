@@ -304,6 +304,7 @@ static const struct provider_ops ops = {
     .open_run = conductor_open_run,
     .start = conductor_start,
     .stop = conductor_stop,
+    .leave = conductor_stop, /* it is executed here, and no longer ours to execute */
     .note = conductor_note,
     .rested = conductor_rested,
     .close = conductor_close,
