@@ -127,7 +127,8 @@ static status on_find(void *context, str run_id, str step_id, struct arena *aren
     out->tenant_id = info.tenant_id;
     out->project_id = info.project_id;
     out->environment_id = info.environment_id;
-    out->workflow_id = ref.workflow_id;
+    /* The reference has the run's own id there until the cluster has given another. */
+    if (!str_eq(ref.workflow_id, run_id)) out->workflow_id = ref.workflow_id;
     if (info.head.status == RUN_FAILED) {
         struct run_snapshot snapshot = {0};
         st = status_snapshot(reader, run_id, arena, &snapshot, err);

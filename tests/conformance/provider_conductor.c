@@ -54,9 +54,7 @@ TEST_DB(provider_conductor_resolves_native_ids) {
           is(info.environment_id, "prod"));
     (void)conductor_says(&c, "PUT", "workflow/%.*s/pause", STR_ARG(workflow));
     until_status(&c.bed, c.run, RUN_PAUSED);
-    const struct event_record *paused = find_row(&c.bed, c.run, EVENT_RUN_PAUSED, NULL, 0);
-    CHECK(is(paused->event.tenant_id, "acme") && is(paused->event.project_id, "shop") &&
-          is(paused->event.environment_id, "prod") && is(paused->event.run_id, c.run));
+    cluster_has_ids(&c, EVENT_RUN_PAUSED);
     tell(&c.bed, c.run, "RESUME", "r1");
     tell(&c.bed, c.run, "go", "g1");
     CHECK(cluster_end(&c) == RUN_COMPLETED, "%.*s", STR_ARG(bed_history(&c.bed, c.run)));

@@ -172,3 +172,19 @@ str cluster_link(struct cluster *c, const char *member) {
     }
     return out;
 }
+
+void cluster_has_ids(struct cluster *c, enum event_type type) {
+    struct event_page page = {0};
+    struct error err = {0};
+    status st = ledger_read_records(host_reader(c->bed.host), str_c(c->run), 0, 500, &c->bed.arena,
+                                    &page, &err);
+    CHECK(st == ST_OK, "%s", err.msg);
+    for (size_t i = 0; i < page.count; i++) {
+        const struct event *e = &page.records[i].event;
+        if (e->type != type) continue;
+        CHECK(is(e->tenant_id, "acme") && is(e->project_id, "shop") &&
+              is(e->environment_id, "prod") && is(e->run_id, c->run));
+        return;
+    }
+    CHECK(false, "no such event");
+}

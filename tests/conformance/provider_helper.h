@@ -33,3 +33,5 @@ str conductor_says(struct cluster *c, const char *method, const char *fmt, ...) 
 void cluster_until_shows(struct cluster *c, const char *word);
 /* A member of the payload of the run's newest RunProviderLinked. */
 str cluster_link(struct cluster *c, const char *member);
+/* The first record of that type carries the run's own tenant, project, environment and run. */
+void cluster_has_ids(struct cluster *c, enum event_type type);

@@ -109,10 +109,8 @@ TEST_DB(provider_temporal_resolves_native_ids) {
                         "\"reason\":\"lunch\"}'",
                         c.run, STR_ARG(cluster_link(&c, "providerRunId")));
     until_status(&c.bed, c.run, RUN_PAUSED);
-    const struct event_record *paused = find_row(&c.bed, c.run, EVENT_RUN_PAUSED, NULL, 0);
-    CHECK(is(paused->event.tenant_id, "acme") && is(paused->event.project_id, "shop") &&
-          is(paused->event.environment_id, "prod") && is(paused->event.run_id, c.run));
-    CHECK(holds(paused->event.payload, "lunch"));
+    cluster_has_ids(&c, EVENT_RUN_PAUSED);
+    CHECK(holds(bed_payload(&c.bed, c.run, EVENT_RUN_PAUSED, 0), "lunch"));
     /* The same signal again has no second effect, whichever way it comes. */
     tell(&c.bed, c.run, "RESUME", "r1");
     until_status(&c.bed, c.run, RUN_RUNNING);
