@@ -1,0 +1,745 @@
+/* adapters/temporal/runs.c: the runs that the engine has told of, and what is wanted of them. */
+#include "adapters/temporal/impl.h"
+
+#include "base/log.h"
+
+enum {
+    RUN_ARENA_FIRST = 1024,
+    READ_PAGES_MAX = 1000,
+    STATUS_RUNNING = 1,
+    STATUS_CONTINUED = 6,
+    STATUS_PAUSED = 8,
+    ACTIVITY_STATE_STARTED = 2,
+    REUSE_REJECT_DUPLICATE = 3,
+    CONFLICT_USE_EXISTING = 2,
+};
+#define RUN_ARENA_MAX ((size_t)1024 * 1024)
+
+/* ---- making and freeing ---- */
+
+struct temporal_run *execution_find(const struct temporal *t, str run_id) {
+    return map_get(&t->run_by_id, run_id);
+}
+
+static void on_run_closed(uv_handle_t *handle) {
+    struct temporal_run *r = handle->data;
+    struct temporal *t = r->t;
+    arena_release(&r->arena);
+    arena_release(&r->read_arena);
+    mem_free(r);
+    t->handles--;
+    temporal_check_end(t);
+}
+
+static void on_run_timer(uv_timer_t *timer) {
+    struct temporal_run *r = timer->data;
+    execution_enter(r);
+    execution_leave(r);
+}
+
+struct temporal_run *execution_new(struct temporal *t, str run_id) {
+    if (t->run_by_id.count >= RUNS_MAX) {
+        if (!t->crowded)
+            LOG(LOG_WARN, "temporal: too many runs at once; more have to wait",
+                LOG_N("runs", RUNS_MAX));
+        t->crowded = true;
+        return NULL;
+    }
+    struct temporal_run *r = mem_alloc(sizeof *r);
+    if (!r) return NULL;
+    r->t = t;
+    TAILQ_INIT(&r->wanted);
+    arena_init(&r->arena, RUN_ARENA_FIRST, RUN_ARENA_MAX);
+    arena_init(&r->read_arena, RUN_ARENA_FIRST, TASK_ARENA_MAX);
+    if (!arena_try_str(&r->arena, run_id, &r->run_id) || !map_put(&t->run_by_id, r->run_id, r)) {
+        arena_release(&r->arena);
+        mem_free(r);
+        return NULL;
+    }
+    r->at.idle = now_ms(t) + IDLE_MS;
+    TAILQ_INSERT_TAIL(&t->runs, r, link);
+    uv_timer_init(t->loop, &r->timer);
+    r->timer.data = r;
+    t->handles++;
+    return r;
+}
+
+static void wanted_free(struct temporal_run *r, struct wanted *w) {
+    TAILQ_REMOVE(&r->wanted, w, link);
+    r->wanted_count--;
+    w->attempt->executor_data = NULL;
+    mem_free(w);
+}
+
+static void set_queue(struct temporal_run *r, str name) {
+    if (!name.ptr || name.len == 0 || (r->queue && str_eq(task_queue_str(r->queue), name))) return;
+    struct task_queue *old = r->queue;
+    r->queue = task_queue_take(r->t, name);
+    if (old) task_queue_drop(r->t, old);
+}
+
+static void execution_free(struct temporal_run *r) {
+    struct temporal *t = r->t;
+    ASSERT(r->busy == 0);
+    while (!TAILQ_EMPTY(&r->wanted))
+        wanted_free(r, TAILQ_FIRST(&r->wanted));
+    if (r->call) rpc_cancel(r->call);
+    if (r->wake_call) rpc_cancel(r->wake_call);
+    if (r->task) task_drop(r->task);
+    struct task *task;
+    TAILQ_FOREACH(task, &t->tasks, link) {
+        if (task->run == r) task->run = NULL;
+    }
+    if (r->queue) task_queue_drop(t, r->queue);
+    (void)map_del(&t->run_by_id, r->run_id);
+    TAILQ_REMOVE(&t->runs, r, link);
+    t->crowded = false;
+    uv_close((uv_handle_t *)&r->timer, on_run_closed);
+}
+
+void runs_release(struct temporal *t) {
+    struct temporal_run *r;
+    struct temporal_run *next;
+    for (r = TAILQ_FIRST(&t->runs); r; r = next) {
+        next = TAILQ_NEXT(r, link);
+        r->doomed = true; /* one that is busy is freed when it is left */
+        while (!TAILQ_EMPTY(&r->wanted))
+            wanted_free(r, TAILQ_FIRST(&r->wanted)); /* unanswered: they go on at the cluster */
+        if (r->busy == 0) execution_free(r);
+    }
+}
+
+/* ---- news for the engine ---- */
+
+bool wanted_answer(struct temporal_run *r, struct wanted *w, const struct outcome *o) {
+    struct temporal *t = r->t;
+    struct attempt *attempt = w->attempt;
+    wanted_free(r, w);
+    r->digests = true;
+    attempt->done(attempt, o->ok, o->output, o->code, o->message, o->detail);
+    return !t->closing;
+}
+
+bool wanted_cancelled(struct temporal_run *r, struct wanted *w) {
+    struct outcome o = {.code = "CANCELLED", .message = STR("the attempt was cancelled")};
+    return wanted_answer(r, w, &o);
+}
+
+void execution_cancel_wanted(struct temporal_run *r, bool stopped_only) {
+    struct wanted *next;
+    for (struct wanted *w = TAILQ_FIRST(&r->wanted); w; w = next) {
+        next = TAILQ_NEXT(w, link);
+        if ((w->stop || !stopped_only) && !wanted_cancelled(r, w)) return;
+    }
+}
+
+static void tell_link(struct temporal_run *r) {
+    struct temporal *t = r->t;
+    struct provider_link link = {.workflow_id = r->run_id,
+                                 .provider_run_id = str_c(r->execution),
+                                 .queue = r->queue ? task_queue_str(r->queue) : STR_NONE,
+                                 .continued = r->continued};
+    r->digests = true;
+    t->ports.linked(t->ports.context, r->run_id, &link);
+}
+
+static void set_execution(struct temporal_run *r, str id) {
+    size_t n = id.len < sizeof r->execution ? id.len : sizeof r->execution - 1;
+    memset(r->execution, 0, sizeof r->execution);
+    memcpy(r->execution, id.ptr, n);
+}
+
+/* Returns whether it is another one than the engine was told of. */
+static bool tell_execution(struct temporal_run *r, bool continued) {
+    if (strcmp(r->told, r->execution) == 0) return false;
+    memcpy(r->told, r->execution, sizeof r->told);
+    r->continued = continued;
+    r->told_signal = 0;
+    r->told_cancel = false;
+    tell_link(r);
+    return true;
+}
+
+bool execution_tell(struct temporal_run *r, str execution, const struct history *h) {
+    set_execution(r, execution);
+    set_queue(r, history_queue(h));
+    if (r->phase == PHASE_UNKNOWN || r->phase == PHASE_NEW) r->phase = PHASE_READY;
+    bool other = tell_execution(r, history_continues(h).ptr != NULL);
+    return execution_tell_signals(r, h) || other;
+}
+
+/* The cluster counts attempts from 1; each beyond the first was given to another worker. */
+static void tell_recovered(struct temporal_run *r, const struct attempt *attempt, int32_t count) {
+    struct temporal *t = r->t;
+    if (count > 1)
+        t->ports.recovered(t->ports.context, r->run_id, attempt->step->id, attempt->number,
+                           count - 1);
+}
+
+bool execution_tell_ended(struct temporal_run *r, const struct history *h) {
+    struct arena scratch;
+    arena_init(&scratch, RUN_ARENA_FIRST, TASK_ARENA_MAX);
+    bool told = false;
+    struct wanted *next;
+    for (struct wanted *w = TAILQ_FIRST(&r->wanted); w; w = next) {
+        const struct history_activity *a = history_find(h, wanted_id(w));
+        if (!a || a->state == ACTIVITY_PENDING) {
+            next = TAILQ_NEXT(w, link);
+            continue;
+        }
+        struct outcome outcome;
+        history_outcome(a, w->stop, &scratch, &outcome);
+        tell_recovered(r, w->attempt, a->attempt);
+        if (r->t->closing) break; /* closed from inside the port: w is gone */
+        next = TAILQ_NEXT(w, link);
+        told = true;
+        if (!wanted_answer(r, w, &outcome)) break;
+    }
+    arena_release(&scratch);
+    return told;
+}
+
+static void execution_gone(struct temporal_run *r, const char *code, str message) {
+    if (r->phase == PHASE_GONE) return;
+    r->phase = PHASE_GONE;
+    r->gone_code = code;
+    if (!arena_try_str(&r->arena, message, &r->gone_message)) r->gone_message = STR("");
+}
+
+/* ---- what is due ---- */
+
+void execution_set_due(struct temporal_run *r) {
+    const struct wanted *w;
+    r->due = r->close != RUN_NEW;
+    TAILQ_FOREACH(w, &r->wanted, link) {
+        if (r->due) return;
+        r->due = w->stop ? !w->cancel_sent : !w->commanded && !r->drains;
+    }
+}
+
+static int64_t next_retry(struct temporal_run *r) {
+    r->retry_ms = r->retry_ms == 0 ? RETRY_MS : r->retry_ms * 2;
+    if (r->retry_ms > RETRY_MS_MAX) r->retry_ms = RETRY_MS_MAX;
+    return r->retry_ms;
+}
+
+/* A call about the run failed. Outages are logged by rpc.c, once; the rest here, once for a run. */
+static void call_failed(struct temporal_run *r, const char *what, int code, str message) {
+    r->at.retry = now_ms(r->t) + (uint64_t)next_retry(r);
+    if (r->complained || code == GRPC_UNAVAILABLE) return;
+    r->complained = true;
+    LOG(LOG_WARN, "temporal: a call about a run failed; it is made again", LOG_S("run", r->run_id),
+        LOG_S("call", str_c(what)), LOG_S("code", str_c(grpc_code_name(code))),
+        LOG_S("why", message));
+}
+
+static void call_worked(struct temporal_run *r) {
+    r->retry_ms = 0;
+    r->at.retry = 0;
+    r->complained = false;
+}
+
+/* ---- reading its history without a task ---- */
+
+static void mark_commanded(struct temporal_run *r, const struct history *h) {
+    struct wanted *w;
+    TAILQ_FOREACH(w, &r->wanted, link) {
+        const struct history_activity *a = history_find(h, wanted_id(w));
+        w->commanded = a != NULL;
+        w->cancel_sent = a && a->cancel_requested;
+    }
+}
+
+static void read_over(struct temporal_run *r) {
+    const struct history *h = &r->read;
+    if (strcmp(r->read_execution, r->execution) != 0) return; /* a task was faster */
+    execution_tell(r, str_c(r->read_execution), h);
+    if (!r->t->closing) execution_tell_ended(r, h);
+    mark_commanded(r, h);
+    execution_set_due(r);
+    char text[256];
+    switch (h->end) {
+    case HISTORY_OPEN:
+        return;
+    case HISTORY_CONTINUED: /* there is a newer one */
+        r->phase = PHASE_UNKNOWN;
+        r->at.retry = now_ms(r->t) + RETRY_MS;
+        return;
+    case HISTORY_TIMED_OUT:
+        execution_gone(r, "PROVIDER_TIMED_OUT", STR("the execution timed out at the cluster"));
+        return;
+    case HISTORY_TERMINATED:
+        snprintf(text, sizeof text, "the execution was terminated at the cluster: %.*s",
+                 (int)(h->end_reason.len < 150 ? h->end_reason.len : 150), h->end_reason.ptr);
+        size_t bad = 0;
+        str message = str_c(text);
+        if (!str_utf8(message, &bad)) message.len = bad;
+        execution_gone(r, "PROVIDER_TERMINATED", message);
+        return;
+    case HISTORY_COMPLETED:
+    case HISTORY_FAILED:
+    case HISTORY_CANCELLED:
+        execution_gone(r, "PROVIDER_TERMINATED", STR("the execution was closed at the cluster"));
+        return;
+    }
+}
+
+static void lost(struct temporal_run *r) {
+    execution_gone(r, "PROVIDER_LOST", STR("the cluster knows no such execution"));
+}
+
+static void read_page(struct temporal_run *r, str token);
+
+static void on_read(void *context, const struct rpc_answer *answer) {
+    struct temporal_run *r = context;
+    struct error err = {0};
+    r->call = NULL;
+    execution_enter(r);
+    if (answer->code == GRPC_NOT_FOUND) {
+        lost(r);
+    } else if (answer->code != GRPC_OK) {
+        r->looked_length = 0;
+        call_failed(r, rpc_name(RPC_HISTORY), answer->code, answer->message);
+    } else {
+        const Tp__HistoryResponse *page = answer->value;
+        call_worked(r);
+        if (history_add(&r->read, page->history, &err) != ST_OK ||
+            ++r->read_pages > READ_PAGES_MAX) {
+            call_failed(r, rpc_name(RPC_HISTORY), GRPC_DATA_LOSS, str_c(err.msg));
+        } else if (page->next_page_token.len > 0) {
+            read_page(r, wire_str(page->next_page_token));
+        } else {
+            read_over(r);
+        }
+    }
+    if (!r->call) arena_release(&r->read_arena);
+    execution_leave(r);
+}
+
+static void read_page(struct temporal_run *r, str token) {
+    struct temporal *t = r->t;
+    struct error err;
+    Tp__HistoryRequest request = TP__HISTORY_REQUEST__INIT;
+    Tp__Execution execution = TP__EXECUTION__INIT;
+    execution.workflow_id = wire_bytes(r->run_id);
+    execution.run_id = wire_bytes(str_c(r->read_execution));
+    request.namespace_ = wire_bytes(t->ns);
+    request.execution = &execution;
+    request.next_page_token = wire_bytes(token);
+    request.skip_archival = true;
+    if (rpc_start(t->rpc, RPC_HISTORY, &request.base, &r->read_arena, on_read, r, &r->call, &err) !=
+        ST_OK)
+        call_failed(r, rpc_name(RPC_HISTORY), GRPC_RESOURCE_EXHAUSTED, str_c(err.msg));
+}
+
+static void read_begin(struct temporal_run *r) {
+    arena_release(&r->read_arena);
+    history_init(&r->read, &r->read_arena);
+    r->read_pages = 0;
+    memcpy(r->read_execution, r->execution, sizeof r->read_execution);
+    read_page(r, STR_NONE);
+}
+
+/* Attempts of dead workers that others carry on with now: no event tells of them yet. */
+static void tell_pending(struct temporal_run *r, const Tp__DescribeResponse *d) {
+    for (size_t i = 0; i < d->n_pending_activities; i++) {
+        const Tp__PendingActivity *p = d->pending_activities[i];
+        if (p->attempt < 2 || p->state != ACTIVITY_STATE_STARTED) continue;
+        struct wanted *w = TAILQ_FIRST(&r->wanted);
+        while (w && !str_eq(wanted_id(w), wire_str(p->activity_id)))
+            w = TAILQ_NEXT(w, link);
+        if (w) tell_recovered(r, w->attempt, p->attempt);
+        if (r->t->closing) return;
+    }
+}
+
+static void described(struct temporal_run *r, const Tp__DescribeResponse *d) {
+    const Tp__ExecutionInfo *info = d->info;
+    if (!info || !info->execution || info->execution->run_id.len == 0) {
+        call_failed(r, rpc_name(RPC_DESCRIBE), GRPC_DATA_LOSS, STR("the answer lacks the run id"));
+        return;
+    }
+    if (info->status == STATUS_CONTINUED) { /* its successor is about to be there */
+        r->at.retry = now_ms(r->t) + RETRY_MS;
+        return;
+    }
+    bool open = info->status == STATUS_RUNNING || info->status == STATUS_PAUSED;
+    if (!open && r->close != RUN_NEW) { /* it is over, as it should be */
+        execution_cancel_wanted(r, false);
+        r->doomed = true;
+        return;
+    }
+    set_execution(r, wire_str(info->execution->run_id));
+    set_queue(r, wire_str(info->task_queue));
+    tell_pending(r, d);
+    bool news = !open || r->phase != PHASE_READY || info->history_length != r->looked_length;
+    r->looked_length = info->history_length;
+    if (open) r->phase = PHASE_READY;
+    if (news) read_begin(r);
+}
+
+static void on_described(void *context, const struct rpc_answer *answer) {
+    struct temporal_run *r = context;
+    r->call = NULL;
+    execution_enter(r);
+    if (answer->code == GRPC_OK) {
+        call_worked(r);
+        described(r, answer->value);
+    } else if (answer->code == GRPC_NOT_FOUND) {
+        call_worked(r);
+        lost(r);
+    } else {
+        call_failed(r, rpc_name(RPC_DESCRIBE), answer->code, answer->message);
+    }
+    execution_leave(r);
+}
+
+static void describe_begin(struct temporal_run *r) {
+    struct temporal *t = r->t;
+    struct error err;
+    Tp__DescribeRequest request = TP__DESCRIBE_REQUEST__INIT;
+    Tp__Execution execution = TP__EXECUTION__INIT; /* without a run id: the newest */
+    execution.workflow_id = wire_bytes(r->run_id);
+    request.namespace_ = wire_bytes(t->ns);
+    request.execution = &execution;
+    r->at.look = now_ms(t) + (uint64_t)t->look_ms;
+    if (rpc_start(t->rpc, RPC_DESCRIBE, &request.base, NULL, on_described, r, &r->call, &err) !=
+        ST_OK)
+        call_failed(r, rpc_name(RPC_DESCRIBE), GRPC_RESOURCE_EXHAUSTED, str_c(err.msg));
+}
+
+void execution_suspect(struct temporal_run *r) {
+    r->at.look = now_ms(r->t);
+    r->looked_length = 0;
+    execution_soon(r);
+}
+
+/* ---- making an execution ---- */
+
+static void on_started(void *context, const struct rpc_answer *answer) {
+    struct temporal_run *r = context;
+    r->call = NULL;
+    execution_enter(r);
+    if (answer->code == GRPC_OK) {
+        const Tp__StartResponse *started = answer->value;
+        call_worked(r);
+        set_execution(r, wire_str(started->run_id));
+        r->phase = started->started ? PHASE_READY : PHASE_UNKNOWN;
+        r->at.wake = now_ms(r->t) + FIRST_TASK_MS; /* its first task comes by itself */
+        if (started->started) tell_execution(r, false);
+    } else if (answer->code == GRPC_ALREADY_EXISTS) {
+        struct arena scratch;
+        arena_init(&scratch, RUN_ARENA_FIRST, RUN_ARENA_MAX);
+        str id = rpc_existing_run(answer, &scratch);
+        call_worked(r);
+        if (id.ptr) set_execution(r, id);
+        r->phase = PHASE_UNKNOWN; /* there is one, and it is over: its history says how */
+        arena_release(&scratch);
+    } else {
+        call_failed(r, rpc_name(RPC_START), answer->code, answer->message);
+    }
+    execution_leave(r);
+}
+
+static bool put_memo(Tp__Memo *memo, const char *name, str value, struct arena *arena) {
+    struct buf b;
+    str json = STR_NONE;
+    buf_init(&b, RUN_ARENA_MAX);
+    buf_put_json_str(&b, value.ptr ? value : STR(""));
+    bool good = !b.full && arena_try_str(arena, buf_str(&b), &json);
+    buf_release(&b);
+    Tp__Field *field = wire_new(&tp__field__descriptor, arena);
+    if (!good || !field) return false;
+    field->key = wire_bytes(str_c(name));
+    field->value = wire_json(json, arena);
+    memo->fields[memo->n_fields++] = field;
+    return field->value != NULL;
+}
+
+static status start_request(struct temporal_run *r, struct arena *arena, Tp__StartRequest *request,
+                            struct error *err) {
+    struct temporal *t = r->t;
+    struct execution_input input = {.run_id = r->run_id,
+                                    .tenant_id = r->tenant_id,
+                                    .project_id = r->project_id,
+                                    .environment_id = r->environment_id,
+                                    .plan_ref = r->plan_ref};
+    str json = execution_input_json(&input, arena);
+    Tp__Memo *memo = wire_new(&tp__memo__descriptor, arena);
+    if (memo) memo->fields = arena_try(arena, 5 * sizeof *memo->fields);
+    bool good = json.ptr && memo && memo->fields && put_memo(memo, "planId", r->plan_id, arena) &&
+                put_memo(memo, "planVersion", r->plan_version, arena) &&
+                put_memo(memo, "tenantId", r->tenant_id, arena) &&
+                put_memo(memo, "projectId", r->project_id, arena) &&
+                put_memo(memo, "environmentId", r->environment_id, arena);
+    if (!good) return error_set(err, ST_RETRY, "out of memory");
+    request->namespace_ = wire_bytes(t->ns);
+    request->workflow_id = wire_bytes(r->run_id);
+    request->workflow_type = wire_type(WORKFLOW_TYPE, arena);
+    request->task_queue = wire_queue(task_queue_str(r->queue), arena);
+    request->input = wire_json_list(json, arena);
+    request->task_timeout = wire_ms(WORKFLOW_TASK_TIMEOUT_MS, arena);
+    request->identity = wire_bytes(t->identity);
+    request->request_id = wire_bytes(r->run_id); /* the same for the same run, on every node */
+    request->id_reuse_policy = REUSE_REJECT_DUPLICATE;
+    request->id_conflict_policy = CONFLICT_USE_EXISTING;
+    request->memo = memo;
+    if (!request->workflow_type || !request->task_queue || !request->input ||
+        !request->task_timeout)
+        return error_set(err, ST_RETRY, "out of memory");
+    return ST_OK;
+}
+
+static void start_begin(struct temporal_run *r) {
+    struct error err = {0};
+    struct arena scratch;
+    Tp__StartRequest request = TP__START_REQUEST__INIT;
+    arena_init(&scratch, RUN_ARENA_FIRST, WIRE_REQUEST_MAX * 2);
+    set_queue(r, r->t->own_queue_name);
+    status st = r->queue ? start_request(r, &scratch, &request, &err)
+                         : error_set(&err, ST_RETRY, "out of memory");
+    r->tried = true;
+    if (st == ST_OK)
+        st = rpc_start(r->t->rpc, RPC_START, &request.base, NULL, on_started, r, &r->call, &err);
+    if (st != ST_OK) call_failed(r, rpc_name(RPC_START), GRPC_RESOURCE_EXHAUSTED, str_c(err.msg));
+    arena_release(&scratch);
+}
+
+/* ---- asking for a workflow task ---- */
+
+static void on_woken(void *context, const struct rpc_answer *answer) {
+    struct temporal_run *r = context;
+    r->wake_call = NULL;
+    execution_enter(r);
+    uint64_t now = now_ms(r->t);
+    if (answer->code == GRPC_OK) {
+        r->retry_ms = 0;
+        if (!r->task) r->at.wake = now + NEXT_TASK_MS;
+    } else if (answer->code == GRPC_NOT_FOUND) { /* closed, or not there: see which */
+        r->at.wake = now + NEXT_TASK_MS;
+        r->phase = PHASE_UNKNOWN;
+        r->at.retry = 0;
+    } else {
+        int64_t pause = next_retry(r);
+        r->at.wake = now + (uint64_t)pause;
+    }
+    execution_leave(r);
+}
+
+static void wake_begin(struct temporal_run *r) {
+    struct temporal *t = r->t;
+    struct error err;
+    char id[UUID_TEXT_LEN];
+    Tp__SignalRequest request = TP__SIGNAL_REQUEST__INIT;
+    Tp__Execution execution = TP__EXECUTION__INIT;
+    uuid_format(uuid_v4(), id);
+    execution.workflow_id = wire_bytes(r->run_id);
+    request.namespace_ = wire_bytes(t->ns);
+    request.execution = &execution;
+    request.signal_name = wire_bytes(WAKE_SIGNAL);
+    request.identity = wire_bytes(t->identity);
+    request.request_id = wire_bytes(str_n(id, sizeof id));
+    if (rpc_start(t->rpc, RPC_SIGNAL, &request.base, NULL, on_woken, r, &r->wake_call, &err) !=
+        ST_OK)
+        r->at.wake = now_ms(t) + (uint64_t)next_retry(r);
+}
+
+/* ---- one step ---- */
+
+static bool is_due(uint64_t at, uint64_t now) { return at <= now; }
+
+/* No execution, and none to come: what was wanted of it is answered here. */
+static void step_gone(struct temporal_run *r) {
+    struct temporal *t = r->t;
+    if (!r->told_ended && r->close == RUN_NEW) {
+        r->told_ended = true;
+        t->ports.ended(t->ports.context, r->run_id, str_c(r->gone_code), r->gone_message);
+    }
+    execution_cancel_wanted(r, r->close == RUN_NEW);
+    if (r->close != RUN_NEW) r->doomed = true;
+}
+
+/* Without an execution an attempt cannot have been scheduled: nobody has to be asked. */
+static void step_new(struct temporal_run *r) {
+    execution_cancel_wanted(r, true);
+    if (r->close == RUN_NEW || r->call) return;
+    if (!r->tried) {
+        execution_cancel_wanted(r, false);
+        r->doomed = true;
+    } else {
+        r->phase = PHASE_UNKNOWN; /* the cluster may have heard us */
+    }
+}
+
+static bool is_idle(const struct temporal_run *r) {
+    return r->phase == PHASE_READY && r->wanted_count == 0 && r->close == RUN_NEW && !r->task &&
+           !r->call && !r->wake_call && !r->due && r->queue == r->t->own_queue;
+}
+
+static void execution_step(struct temporal_run *r) {
+    struct temporal *t = r->t;
+    uint64_t now = now_ms(t);
+    r->soon = false;
+    if (r->phase == PHASE_NEW) step_new(r);
+    if (r->phase == PHASE_GONE) step_gone(r);
+    if (r->doomed || t->closing || !t->ready) return;
+    if (r->tell_link && r->phase == PHASE_READY && r->told[0]) {
+        r->tell_link = false;
+        tell_link(r);
+    }
+    if (!r->call && is_due(r->at.retry, now)) {
+        if (r->phase == PHASE_NEW && r->close == RUN_NEW) start_begin(r);
+        if (r->phase == PHASE_UNKNOWN) describe_begin(r);
+        if (r->phase == PHASE_READY && r->wanted_count > 0 && is_due(r->at.look, now))
+            describe_begin(r);
+    }
+    if (r->task && (!r->digests || is_due(r->at.hold, now))) execution_answer_task(r);
+    if (r->phase == PHASE_READY && !r->task && r->due && !r->wake_call && is_due(r->at.wake, now))
+        wake_begin(r);
+    if (is_idle(r) && is_due(r->at.idle, now)) r->doomed = true;
+}
+
+static void sooner(uint64_t *first, bool applies, uint64_t at) {
+    if (applies && at < *first) *first = at;
+}
+
+static void execution_arm(struct temporal_run *r) {
+    uint64_t now = now_ms(r->t);
+    uint64_t first = UINT64_MAX;
+    bool ready = r->t->ready && !r->t->closing;
+    sooner(&first, r->soon, now);
+    sooner(&first, ready && !r->call && (r->phase == PHASE_NEW || r->phase == PHASE_UNKNOWN),
+           r->at.retry);
+    sooner(&first, ready && !r->call && r->phase == PHASE_READY && r->wanted_count > 0,
+           r->at.look > r->at.retry ? r->at.look : r->at.retry);
+    sooner(&first, ready && r->task, r->at.hold);
+    sooner(&first, ready && r->phase == PHASE_READY && !r->task && r->due && !r->wake_call,
+           r->at.wake);
+    sooner(&first, ready && is_idle(r), r->at.idle);
+    if (first == UINT64_MAX)
+        uv_timer_stop(&r->timer);
+    else
+        uv_timer_start(&r->timer, on_run_timer, first > now ? first - now : 0, 0);
+}
+
+void execution_enter(struct temporal_run *r) { r->busy++; }
+
+void execution_leave(struct temporal_run *r) {
+    ASSERT(r->busy > 0);
+    if (r->busy == 1 && !r->doomed) execution_step(r);
+    r->busy--;
+    if (r->busy > 0) return;
+    if (r->doomed)
+        execution_free(r);
+    else
+        execution_arm(r);
+}
+
+void execution_doom(struct temporal_run *r) { r->doomed = true; }
+
+void execution_soon(struct temporal_run *r) {
+    r->soon = true;
+    if (!is_idle(r)) r->at.idle = now_ms(r->t) + IDLE_MS;
+    if (r->busy == 0) execution_arm(r);
+}
+
+void runs_kick(struct temporal *t) {
+    struct temporal_run *r;
+    TAILQ_FOREACH(r, &t->runs, link) execution_soon(r);
+}
+
+/* ---- the port ---- */
+
+static struct temporal *of(struct provider *provider) { return (struct temporal *)provider; }
+
+static bool keep(struct temporal_run *r, const struct provider_run *run) {
+    const str from[] = {run->tenant_id, run->project_id,   run->environment_id,
+                        run->plan_id,   run->plan_version, run->plan_ref};
+    str *const to[] = {&r->tenant_id, &r->project_id,   &r->environment_id,
+                       &r->plan_id,   &r->plan_version, &r->plan_ref};
+    for (size_t i = 0; i < COUNT_OF(from); i++) {
+        if (!arena_try_str(&r->arena, from[i], to[i])) return false;
+    }
+    return true;
+}
+
+void runs_open(struct provider *provider, const struct provider_run *run) {
+    struct temporal *t = of(provider);
+    struct temporal_run *r = execution_find(t, run->run_id);
+    if (t->closing) return;
+    if (r) {
+        r->opened = true;
+        r->tell_link = true;
+        execution_soon(r);
+        return;
+    }
+    r = execution_new(t, run->run_id);
+    if (!r) return; /* the engine asks again */
+    if (!keep(r, run)) {
+        execution_free(r);
+        return;
+    }
+    r->opened = true;
+    bool linked = run->provider_run_id.ptr && run->provider_run_id.len > 0;
+    r->phase = linked ? PHASE_UNKNOWN : PHASE_NEW;
+    if (linked) set_queue(r, run->queue);
+    execution_soon(r);
+}
+
+void runs_start(struct provider *provider, struct attempt *attempt) {
+    struct temporal *t = of(provider);
+    attempt->executor_data = NULL;
+    if (t->closing) return; /* as if it had come after us: not answered */
+    struct temporal_run *r = execution_find(t, attempt->run_id);
+    if (!r) r = execution_new(t, attempt->run_id); /* forgotten meanwhile: PHASE_UNKNOWN */
+    size_t size = attempt->step->id.len + 24;
+    struct wanted *w = r ? mem_alloc(sizeof *w + size) : NULL;
+    if (!w) {
+        attempt->done(attempt, false, STR_NONE, "PROVIDER_FAILURE",
+                      STR("out of memory, or too many runs at once"), STR_NONE);
+        return;
+    }
+    int n =
+        snprintf(w->id, size, "%.*s#%lld", STR_ARG(attempt->step->id), (long long)attempt->number);
+    w->id_len = (size_t)n;
+    w->attempt = attempt;
+    attempt->executor_data = w;
+    TAILQ_INSERT_TAIL(&r->wanted, w, link);
+    r->wanted_count++;
+    r->opened = true;
+    if (r->wanted_count == 1) r->at.look = now_ms(t) + (uint64_t)t->look_ms;
+    execution_set_due(r);
+    execution_soon(r);
+}
+
+void runs_stop(struct provider *provider, struct attempt *attempt) {
+    struct temporal *t = of(provider);
+    struct wanted *w = attempt->executor_data;
+    struct temporal_run *r = execution_find(t, attempt->run_id);
+    if (!w || !r || t->closing) return; /* answered */
+    w->stop = true;
+    execution_set_due(r);
+    execution_soon(r);
+}
+
+void runs_note(struct provider *provider, const struct provider_note *note) {
+    struct temporal *t = of(provider);
+    if (note->event != PROVIDER_RUN_ENDED || t->closing) return;
+    struct temporal_run *r = execution_find(t, note->run_id);
+    if (!r) r = execution_new(t, note->run_id); /* PHASE_UNKNOWN */
+    if (!r) return;                             /* the sweep will find it */
+    r->close = note->status;
+    if (!arena_try_str(&r->arena, note->code, &r->code)) r->code = STR_NONE;
+    if (!arena_try_str(&r->arena, note->message, &r->message)) r->message = STR_NONE;
+    r->digests = false; /* nothing more will be wanted */
+    execution_set_due(r);
+    execution_soon(r);
+}
+
+void runs_rested(struct provider *provider, str run_id) {
+    struct temporal *t = of(provider);
+    struct temporal_run *r = execution_find(t, run_id);
+    if (!r || t->closing) return;
+    r->digests = false;
+    if (r->task || r->due) execution_soon(r);
+}

@@ -1,0 +1,466 @@
+/* adapters/temporal/tasks.c: workflow tasks, from the poll to the answer.
+ *
+ * A task brings the whole history of its execution. What is new in it is told to the engine; then
+ * the task is held until the engine has rested, a moment at most, so that one answer carries all
+ * that follows from the news. */
+#include "adapters/temporal/impl.h"
+
+#include "base/log.h"
+
+enum {
+    TASK_ARENA_FIRST = 8192,
+    TASK_PAGES_MAX = 1000,
+    CAUSE_WORKER_FAILURE = 14, /* WORKFLOW_WORKER_UNHANDLED_FAILURE */
+    QUERY_FAILED = 2,
+    STUCK_PAUSE_MS = 1000, /* before we ask again for a task that can bring us forward */
+};
+
+/* ---- polls ---- */
+
+static void task_free(struct task *task) {
+    arena_release(&task->arena);
+    mem_free(task);
+}
+
+static void task_end(struct task *task) {
+    struct temporal *t = task->t;
+    ASSERT(!task->call);
+    TAILQ_REMOVE(&t->tasks, task, link);
+    t->task_count--;
+    task_free(task);
+    if (t->closing)
+        temporal_check_end(t);
+    else
+        tasks_poll(t);
+}
+
+void task_drop(struct task *task) {
+    if (task->call) rpc_cancel(task->call);
+    task->call = NULL;
+    task_end(task);
+}
+
+static void task_pages(struct task *task, str token);
+static void task_whole(struct task *task);
+
+static void on_polled(void *context, const struct rpc_answer *answer) {
+    struct task *task = context;
+    struct temporal *t = task->t;
+    struct task_queue *queue = task->queue;
+    struct error err = {0};
+    TAILQ_REMOVE(&t->polls, task, link);
+    task->call = NULL;
+    task->queue = NULL;
+    task->poll = answer->value;
+    queue->polls--;
+    if (answer->code != GRPC_OK)
+        LOG(LOG_WARN, "temporal: a poll failed", LOG_S("code", str_c(grpc_code_name(answer->code))),
+            LOG_S("why", answer->message));
+    if (answer->code != GRPC_OK || task->poll->task_token.len == 0) {
+        task_free(task);
+        task_queue_drop(t, NULL);
+        if (answer->code == GRPC_OK) tasks_poll(t); /* else with the next tick */
+        return;
+    }
+    TAILQ_INSERT_TAIL(&t->tasks, task, link);
+    t->task_count++;
+    task_queue_drop(t, NULL);
+    tasks_poll(t);
+    history_init(&task->history, &task->arena);
+    if (history_add(&task->history, task->poll->history, &err) != ST_OK)
+        task_fail(task, err.msg);
+    else if (task->poll->next_page_token.len > 0)
+        task_pages(task, wire_str(task->poll->next_page_token));
+    else
+        task_whole(task);
+}
+
+static bool poll_begin(struct temporal *t, struct task_queue *queue) {
+    struct error err;
+    struct task *task = mem_alloc(sizeof *task);
+    if (!task) return false;
+    task->t = t;
+    task->queue = queue;
+    arena_init(&task->arena, TASK_ARENA_FIRST, TASK_ARENA_MAX);
+    Tp__PollRequest request = TP__POLL_REQUEST__INIT;
+    request.namespace_ = wire_bytes(t->ns);
+    request.identity = wire_bytes(t->identity);
+    request.task_queue = wire_queue(task_queue_str(queue), &task->arena);
+    if (!request.task_queue || rpc_start(t->rpc, RPC_POLL_TASK, &request.base, &task->arena,
+                                         on_polled, task, &task->call, &err) != ST_OK) {
+        task_free(task);
+        return false;
+    }
+    queue->polls++;
+    TAILQ_INSERT_TAIL(&t->polls, task, link);
+    return true;
+}
+
+void tasks_poll(struct temporal *t) {
+    struct task_queue *queue;
+    if (t->closing || !t->ready) return;
+    TAILQ_FOREACH(queue, &t->queues, link) {
+        int want = queue == t->own_queue ? t->pollers : (queue->runs > 0 ? 1 : 0);
+        while (queue->polls < want && t->task_count < TASKS_MAX) {
+            if (!poll_begin(t, queue)) return; /* the next tick tries again */
+        }
+    }
+}
+
+/* ---- the history ---- */
+
+static void on_page(void *context, const struct rpc_answer *answer) {
+    struct task *task = context;
+    struct error err = {0};
+    task->call = NULL;
+    if (answer->code != GRPC_OK || task->t->closing) {
+        task_drop(task); /* late or gone: the cluster offers it again if it still wants it */
+        return;
+    }
+    const Tp__HistoryResponse *page = answer->value;
+    if (history_add(&task->history, page->history, &err) != ST_OK)
+        task_fail(task, err.msg);
+    else if (++task->pages > TASK_PAGES_MAX)
+        task_fail(task, "its history has too many pages");
+    else if (page->next_page_token.len > 0)
+        task_pages(task, wire_str(page->next_page_token));
+    else
+        task_whole(task);
+}
+
+static void task_pages(struct task *task, str token) {
+    struct temporal *t = task->t;
+    struct error err;
+    Tp__HistoryRequest request = TP__HISTORY_REQUEST__INIT;
+    request.namespace_ = wire_bytes(t->ns);
+    request.execution = task->poll->execution;
+    request.next_page_token = wire_bytes(token);
+    if (rpc_start(t->rpc, RPC_HISTORY, &request.base, &task->arena, on_page, task, &task->call,
+                  &err) != ST_OK)
+        task_drop(task);
+}
+
+/* ---- answers without a run ---- */
+
+static void on_told(void *context, const struct rpc_answer *answer) {
+    struct task *task = context;
+    UNUSED(answer);
+    task->call = NULL;
+    task_end(task);
+}
+
+void task_fail(struct task *task, const char *why) {
+    struct temporal *t = task->t;
+    struct error err;
+    LOG(LOG_WARN, "temporal: a workflow task is given back",
+        LOG_S("run",
+              task->poll->execution ? wire_str(task->poll->execution->workflow_id) : STR_NONE),
+        LOG_S("why", str_c(why)));
+    Tp__TaskFailedRequest request = TP__TASK_FAILED_REQUEST__INIT;
+    request.task_token = task->poll->task_token;
+    request.cause = CAUSE_WORKER_FAILURE;
+    request.failure = wire_failure(STR("CAIRN"), str_c(why), STR_NONE, true, &task->arena);
+    request.identity = wire_bytes(t->identity);
+    request.namespace_ = wire_bytes(t->ns);
+    if (rpc_start(t->rpc, RPC_TASK_FAILED, &request.base, NULL, on_told, task, &task->call, &err) !=
+        ST_OK)
+        task_drop(task);
+}
+
+/* Nobody asks us questions: the ledger has the answers. */
+static void task_refuse_query(struct task *task) {
+    struct temporal *t = task->t;
+    struct error err;
+    Tp__QueryCompletedRequest request = TP__QUERY_COMPLETED_REQUEST__INIT;
+    request.task_token = task->poll->task_token;
+    request.completed_type = QUERY_FAILED;
+    request.error_message = wire_bytes(STR("runs of Cairn answer no queries: ask Cairn"));
+    request.namespace_ = wire_bytes(t->ns);
+    if (rpc_start(t->rpc, RPC_QUERY_COMPLETED, &request.base, NULL, on_told, task, &task->call,
+                  &err) != ST_OK)
+        task_drop(task);
+}
+
+static bool put_query_results(struct task *task, Tp__TaskCompletedRequest *request) {
+    size_t n = task->poll->n_queries;
+    if (n == 0) return true;
+    request->query_results = arena_try(&task->arena, n * sizeof *request->query_results);
+    for (size_t i = 0; request->query_results && i < n; i++) {
+        Tp__QueryResultEntry *entry = wire_new(&tp__query_result_entry__descriptor, &task->arena);
+        if (!entry) return false;
+        entry->key = task->poll->queries[i]->key;
+        entry->value = wire_new(&tp__query_result__descriptor, &task->arena);
+        if (!entry->value) return false;
+        entry->value->result_type = QUERY_FAILED;
+        entry->value->error_message = wire_bytes(STR("runs of Cairn answer no queries: ask Cairn"));
+        request->query_results[request->n_query_results++] = entry;
+    }
+    return request->query_results != NULL;
+}
+
+static status task_complete(struct task *task, const struct commands *commands, rpc_done done,
+                            struct error *err) {
+    struct temporal *t = task->t;
+    Tp__TaskCompletedRequest request = TP__TASK_COMPLETED_REQUEST__INIT;
+    request.task_token = task->poll->task_token;
+    request.commands = commands->items;
+    request.n_commands = commands->count;
+    request.identity = wire_bytes(t->identity);
+    request.force_new_task = commands->more;
+    request.namespace_ = wire_bytes(t->ns);
+    if (!put_query_results(task, &request)) return error_set(err, ST_RETRY, "out of memory");
+    return rpc_start(t->rpc, RPC_TASK_COMPLETED, &request.base, NULL, done, task, &task->call, err);
+}
+
+/* For a run that is not in memory: closes its execution if it is over, else changes nothing. */
+static void task_answer_alone(struct task *task, const struct provider_found *found) {
+    struct error err = {0};
+    struct commands commands;
+    struct commands_want want = {.history = &task->history, .close = RUN_NEW};
+    if (found && run_is_final(found->status)) {
+        want.close = found->status;
+        want.code = found->code;
+        want.message = found->message;
+    }
+    status st = commands_make(&want, &task->arena, &commands, &err);
+    if (st == ST_OK) st = task_complete(task, &commands, on_told, &err);
+    if (st != ST_OK) task_fail(task, err.msg);
+}
+
+/* ---- tasks of runs ---- */
+
+static void task_attach(struct task *task, struct temporal_run *r) {
+    struct temporal *t = task->t;
+    if (r->task) {
+        struct task *old = r->task; /* it was held for too long: this one stands for both */
+        r->task = NULL;
+        task_drop(old);
+    }
+    r->task = task;
+    task->run = r;
+    uint64_t now = now_ms(t);
+    r->at.hold = now + (uint64_t)t->hold_ms;
+    r->at.wake = 0;
+    r->at.look = now + (uint64_t)t->look_ms;
+    r->at.idle = now + IDLE_MS;
+    r->drains = false;
+    if (r->phase == PHASE_GONE) r->phase = PHASE_READY; /* a task proves that it is not */
+    execution_enter(r);
+    if (!r->opened && r->close == RUN_NEW) { /* the engine tells what it wants, now or soon */
+        r->digests = true;
+        t->ports.look(t->ports.context, r->run_id);
+    }
+    if (!t->closing) execution_tell(r, wire_str(task->poll->execution->run_id), &task->history);
+    if (!t->closing) execution_tell_ended(r, &task->history);
+    execution_leave(r);
+}
+
+static void task_adopt(struct task *task, str run_id) {
+    struct temporal *t = task->t;
+    struct provider_found found = {0};
+    struct error err = {0};
+    status st = t->ports.find(t->ports.context, run_id, STR_NONE, &task->arena, &found, &err);
+    if (st == ST_NOT_FOUND) {
+        LOG(LOG_WARN, "temporal: an execution of a run that is not in the ledger is left alone",
+            LOG_S("run", run_id));
+        task_answer_alone(task, NULL);
+        return;
+    }
+    if (st != ST_OK) {
+        task_fail(task, err.msg);
+        return;
+    }
+    if (run_is_final(found.status)) {
+        task_answer_alone(task, &found);
+        return;
+    }
+    if (!found.ours) { /* whoever it belongs to polls this queue too, or will */
+        task_fail(task, "the run belongs to another node");
+        return;
+    }
+    struct temporal_run *r = execution_new(t, run_id);
+    if (!r)
+        task_fail(task, "too many runs at once");
+    else
+        task_attach(task, r);
+}
+
+static void task_whole(struct task *task) {
+    const Tp__TaskResponse *poll = task->poll;
+    if (poll->query) {
+        task_refuse_query(task);
+        return;
+    }
+    if (!poll->execution || poll->execution->workflow_id.len == 0 || !poll->type ||
+        !str_eq(wire_str(poll->type->name), WORKFLOW_TYPE)) {
+        task_fail(task, "it is of a workflow type that is not ours");
+        return;
+    }
+    str run_id = wire_str(poll->execution->workflow_id);
+    struct temporal_run *r = execution_find(task->t, run_id);
+    if (r && !r->doomed)
+        task_attach(task, r);
+    else
+        task_adopt(task, run_id);
+}
+
+/* ---- the answer ---- */
+
+static void answer_accepted(struct temporal_run *r, const struct task *task) {
+    struct wanted *next;
+    uint64_t now = now_ms(r->t);
+    if (task->closes) {
+        execution_cancel_wanted(r, false);
+        execution_doom(r);
+        return;
+    }
+    const struct history *h = &task->history;
+    bool draining = h->suggest_continue && !task->continues;
+    bool left = false;
+    for (struct wanted *w = TAILQ_FIRST(&r->wanted); w; w = next) {
+        next = TAILQ_NEXT(w, link);
+        if (task->continues) { /* the new execution knows none of them */
+            w->commanded = w->cancel_sent = false;
+            continue;
+        }
+        if (!w->answered) continue; /* it came later */
+        w->commanded = w->due == WANTED_SCHEDULED || history_find(h, wanted_id(w)) != NULL;
+        if (w->due == WANTED_CANCELLED) w->cancel_sent = true;
+        left = left || !w->commanded;
+    }
+    r->drains = draining && h->pending > 0;
+    r->at.wake = 0;
+    if (task->continues) r->at.wake = now + FIRST_TASK_MS;
+    if (task->more) r->at.wake = now + NEXT_TASK_MS;
+    if (draining && left && !r->drains) r->at.wake = now + STUCK_PAUSE_MS;
+    execution_set_due(r);
+}
+
+static void on_answered(void *context, const struct rpc_answer *answer) {
+    struct task *task = context;
+    struct temporal_run *r = task->run;
+    task->call = NULL;
+    if (!r) {
+        task_end(task);
+        return;
+    }
+    task->run = NULL;
+    execution_enter(r);
+    if (answer->code == GRPC_OK) {
+        answer_accepted(r, task);
+    } else {
+        /* Something came in between, or it was too late: the next task brings all of it. */
+        r->at.wake = now_ms(r->t) + NEXT_TASK_MS;
+        if (answer->code == GRPC_NOT_FOUND) execution_suspect(r);
+        if (answer->code != GRPC_NOT_FOUND && answer->code != GRPC_INVALID_ARGUMENT &&
+            answer->code != GRPC_UNAVAILABLE)
+            LOG(LOG_WARN, "temporal: an answer to a workflow task was refused",
+                LOG_S("run", r->run_id), LOG_S("code", str_c(grpc_code_name(answer->code))),
+                LOG_S("why", answer->message));
+    }
+    struct wanted *w;
+    TAILQ_FOREACH(w, &r->wanted, link) w->answered = false;
+    task_end(task);
+    execution_leave(r);
+}
+
+/* What can be answered here and now. */
+static void tell_answers(struct temporal_run *r, const struct task *task) {
+    static const struct outcome too_large = {
+        .code = "PAYLOAD_TOO_LARGE",
+        .message = STR_LIT("the fields of the step are more than the cluster takes")};
+    execution_tell_ended(r, &task->history);
+    if (r->t->closing) return;
+    struct wanted *next;
+    for (struct wanted *w = TAILQ_FIRST(&r->wanted); w; w = next) {
+        next = TAILQ_NEXT(w, link);
+        if (w->due != WANTED_NEVER && w->due != WANTED_TOO_LARGE) continue;
+        bool open =
+            w->due == WANTED_NEVER ? wanted_cancelled(r, w) : wanted_answer(r, w, &too_large);
+        if (!open) return;
+    }
+}
+
+static status make_commands(struct temporal_run *r, struct task *task, struct commands *out,
+                            bool *answers, struct error *err) {
+    struct temporal *t = r->t;
+    struct wanted_attempt *attempts =
+        arena_try(&task->arena, (r->wanted_count + 1) * sizeof *attempts);
+    if (!attempts) return error_set(err, ST_RETRY, "out of memory");
+    size_t n = 0;
+    struct wanted *w;
+    TAILQ_FOREACH(w, &r->wanted, link)
+    attempts[n++] = (struct wanted_attempt){w->attempt, wanted_id(w), w->stop, WANTED_WAITS};
+    struct commands_want want = {.history = &task->history,
+                                 .attempts = attempts,
+                                 .attempt_count = n,
+                                 .close = r->close,
+                                 .code = r->code,
+                                 .message = r->message,
+                                 .may_continue = r->opened && !r->digests,
+                                 .activity_queue = t->queue_name,
+                                 .workflow_queue = t->own_queue_name,
+                                 .heartbeat_ms = t->heartbeat_ms};
+    status st = commands_make(&want, &task->arena, out, err);
+    if (st != ST_OK) return st;
+    n = 0;
+    *answers = false;
+    TAILQ_FOREACH(w, &r->wanted, link) {
+        w->due = attempts[n++].due;
+        *answers = *answers || w->due == WANTED_ENDED || w->due == WANTED_NEVER ||
+                   w->due == WANTED_TOO_LARGE;
+    }
+    return ST_OK;
+}
+
+void execution_answer_task(struct temporal_run *r) {
+    struct temporal *t = r->t;
+    struct task *task = r->task;
+    struct commands commands;
+    struct error err = {0};
+    bool answers = false;
+    struct arena_mark mark = arena_mark(&task->arena);
+    status st = make_commands(r, task, &commands, &answers, &err);
+    if (st == ST_OK && answers && r->close == RUN_NEW) {
+        tell_answers(r, task);
+        if (r->task != task || r->doomed) return; /* closed from inside */
+        arena_rewind(&task->arena, mark);
+        if (now_ms(t) < r->at.hold && r->digests) return; /* the engine may have more to say */
+        st = make_commands(r, task, &commands, &answers, &err);
+    }
+    if (st == ST_OK && commands.continues) t->ports.rotating(t->ports.context, r->run_id);
+    if (r->task != task || r->doomed || t->closing) return;
+    r->task = NULL;
+    if (st == ST_OK) st = task_complete(task, &commands, on_answered, &err);
+    if (st != ST_OK) {
+        r->at.wake = now_ms(t) + NEXT_TASK_MS;
+        task->run = NULL;
+        task_fail(task, err.msg);
+        return;
+    }
+    task->closes = commands.closes;
+    task->continues = commands.continues;
+    task->more = commands.more;
+    struct wanted *w;
+    TAILQ_FOREACH(w, &r->wanted, link) w->answered = true;
+    r->due = false;
+    r->at.wake = now_ms(t) + NEXT_TASK_MS; /* until its answer is there */
+}
+
+void tasks_release(struct temporal *t) {
+    while (!TAILQ_EMPTY(&t->polls)) {
+        struct task *task = TAILQ_FIRST(&t->polls);
+        TAILQ_REMOVE(&t->polls, task, link);
+        task->queue->polls--;
+        rpc_cancel(task->call);
+        task_free(task);
+    }
+    struct task *next;
+    for (struct task *task = TAILQ_FIRST(&t->tasks); task; task = next) {
+        next = TAILQ_NEXT(task, link);
+        if (task->call) continue; /* being answered, or read */
+        if (task->run) task->run->task = NULL;
+        task->run = NULL;
+        task_fail(task, "the node is shutting down");
+    }
+}
