@@ -103,8 +103,8 @@ struct provider_ops {
     /* As executor_start() and executor_stop(). The attempt's StepStarted is durable. */
     void (*start)(struct provider *provider, struct attempt *attempt);
     void (*stop)(struct provider *provider, struct attempt *attempt);
-    /* This process no longer waits for it, but another will: `done` comes (CANCELLED), and the
-     * cluster keeps it for whoever goes on with the run. */
+    /* This process no longer waits for it, but another will: the cluster keeps it for whoever goes
+     * on with the run. `done` comes all the same, when it ends or at the latest with close(). */
     void (*leave)(struct provider *provider, struct attempt *attempt);
     void (*note)(struct provider *provider, const struct provider_note *note);
     /* The engine has decided all that it can for now: what was wanted so far can go out in one. */

@@ -40,6 +40,7 @@ struct wanted { /* an attempt that the engine waits for */
     TAILQ_ENTRY(wanted) link;
     struct attempt *attempt;
     bool stop;
+    bool left;        /* nobody waits for its answer, which is given all the same */
     bool commanded;   /* its activity is there, as far as we know */
     bool cancel_sent; /* and was asked to end */
     bool answered;    /* an answer under way says something of it: `due` */
@@ -188,6 +189,7 @@ void execution_set_due(struct temporal_run *r); /* from what is wanted and what 
 void runs_open(struct provider *provider, const struct provider_run *run);
 void runs_start(struct provider *provider, struct attempt *attempt);
 void runs_stop(struct provider *provider, struct attempt *attempt);
+void runs_leave(struct provider *provider, struct attempt *attempt);
 void runs_note(struct provider *provider, const struct provider_note *note);
 void runs_rested(struct provider *provider, str run_id);
 

@@ -97,18 +97,6 @@ static void execution_free(struct temporal_run *r) {
     uv_close((uv_handle_t *)&r->timer, on_run_closed);
 }
 
-void runs_release(struct temporal *t) {
-    struct temporal_run *r;
-    struct temporal_run *next;
-    for (r = TAILQ_FIRST(&t->runs); r; r = next) {
-        next = TAILQ_NEXT(r, link);
-        r->doomed = true; /* one that is busy is freed when it is left */
-        while (!TAILQ_EMPTY(&r->wanted))
-            wanted_free(r, TAILQ_FIRST(&r->wanted)); /* unanswered: they go on at the cluster */
-        if (r->busy == 0) execution_free(r);
-    }
-}
-
 /* ---- news for the engine ---- */
 
 bool wanted_answer(struct temporal_run *r, struct wanted *w, const struct outcome *o) {
@@ -130,6 +118,21 @@ void execution_cancel_wanted(struct temporal_run *r, bool stopped_only) {
     for (struct wanted *w = TAILQ_FIRST(&r->wanted); w; w = next) {
         next = TAILQ_NEXT(w, link);
         if ((w->stop || !stopped_only) && !wanted_cancelled(r, w)) return;
+    }
+}
+
+void runs_release(struct temporal *t) {
+    struct temporal_run *r;
+    struct temporal_run *next;
+    for (r = TAILQ_FIRST(&t->runs); r; r = next) {
+        next = TAILQ_NEXT(r, link);
+        r->doomed = true; /* one that is busy is freed when it is left */
+        while (!TAILQ_EMPTY(&r->wanted)) {
+            struct wanted *w = TAILQ_FIRST(&r->wanted);
+            if (w->left) (void)wanted_cancelled(r, w);
+            else wanted_free(r, w); /* unanswered: it goes on at the cluster */
+        }
+        if (r->busy == 0) execution_free(r);
     }
 }
 
@@ -720,6 +723,13 @@ void runs_stop(struct provider *provider, struct attempt *attempt) {
     w->stop = true;
     execution_set_due(r);
     execution_soon(r);
+}
+
+/* The activity goes on, for the node that goes on with the run. */
+void runs_leave(struct provider *provider, struct attempt *attempt) {
+    struct wanted *w = attempt->executor_data;
+    UNUSED(provider);
+    if (w) w->left = true;
 }
 
 void runs_note(struct provider *provider, const struct provider_note *note) {

@@ -293,6 +293,7 @@ static const struct provider_ops ops = {
     .open_run = runs_open,
     .start = runs_start,
     .stop = runs_stop,
+    .leave = runs_leave,
     .note = runs_note,
     .rested = runs_rested,
     .close = temporal_close,
