@@ -460,9 +460,12 @@ static void apply_recovered(struct flow *f, yyjson_val *payload) {
     if (str_eq(cause, STR("continueAsNew"))) f->rotating = true;
     if (!str_eq(cause, STR("workerLost")) || !json_str(json_member(payload, "stepId"), &id)) return;
     int64_t step = plan_find(f->plan, id);
-    if (step < 0 || yyjson_get_sint(json_member(payload, "attempt")) != f->steps[step].attempt)
+    int64_t attempt = 0;
+    int64_t times = 0;
+    if (step < 0 || !json_int(json_member(payload, "attempt"), &attempt) ||
+        !json_int(json_member(payload, "times"), &times) || attempt != f->steps[step].attempt)
         return;
-    f->steps[step].crashes = (uint32_t)yyjson_get_uint(json_member(payload, "times"));
+    f->steps[step].crashes = (uint32_t)times;
 }
 
 /* ---- the reducer ---- */

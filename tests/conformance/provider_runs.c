@@ -247,7 +247,9 @@ TEST_DB(provider_temporal_engine_attempt_rises) {
     c.bed.context = &seen;
     cluster_open(&c);
     until_rows(&c.bed, c.run, EVENT_STEP_COMPLETED, 1);
-    CHECK(count_rows(&c.bed, c.run, EVENT_RUN_RECOVERED) == 2);
+    CHECK(count_rows(&c.bed, c.run, EVENT_RUN_RECOVERED) == 2, "%.*s %.*s",
+          STR_ARG(bed_history(&c.bed, c.run)),
+          STR_ARG(bed_payload(&c.bed, c.run, EVENT_RUN_RECOVERED, 1)));
     const struct event_record *restart = find_row(&c.bed, c.run, EVENT_RUN_RECOVERED, NULL, 0);
     const struct event_record *crash = find_row(&c.bed, c.run, EVENT_RUN_RECOVERED, NULL, 1);
     CHECK(!holds(restart->event.payload, "cause") && restart->event.engine_attempt == 2);
