@@ -6,7 +6,8 @@
  * moment longer after each attempt to connect that failed; meanwhile calls fail with
  * GRPC_UNAVAILABLE. Everything is bounded: the time of a call, its answer, the calls under way.
  *
- * Threads: all calls and all answers on the loop's thread. */
+ * Threads: all calls and all answers on the loop's thread. Signals: libuv writes to sockets without
+ * MSG_NOSIGNAL, so the program must ignore SIGPIPE, as for net/server.h. */
 #pragma once
 
 #include <uv.h>

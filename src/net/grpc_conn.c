@@ -116,7 +116,7 @@ static size_t unsent(const struct grpc_conn *conn) {
 bool grpc_conn_write(struct grpc_conn *conn, str bytes) {
     if (bytes.len == 0) return true;
     if (unsent(conn) == 0) {
-        uv_buf_t buf = uv_buf_init((char *)(uintptr_t)bytes.ptr, (unsigned)bytes.len);
+        uv_buf_t buf = uv_buf_init((char *)bytes.ptr, (unsigned)bytes.len);
         int n = uv_try_write((uv_stream_t *)&conn->tcp, &buf, 1);
         if (n < 0 && n != UV_EAGAIN) {
             grpc_conn_lost(conn, uv_strerror(n));

@@ -1,6 +1,7 @@
 #include "net/grpc_peer_test.h"
 
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -36,6 +37,8 @@ static void *accept_all(void *arg) {
     for (;;) {
         int fd = accept4(p->fd, NULL, NULL, SOCK_CLOEXEC);
         if (fd < 0) return NULL;
+        int on = 1; /* frames are sent in small pieces */
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
         pthread_mutex_lock(&p->lock);
         struct connection *c = &p->connections[p->connection_count];
         bool ok = p->connection_count < CONNECTIONS_MAX - 1;
@@ -203,14 +206,11 @@ int peer_request(int fd, bool ponging) {
 }
 
 bool peer_answer(int fd, int stream, const char *text) {
-    char body[256];
-    size_t len = strlen(text);
-    if (len > 200) return false;
-    memcpy(body, "\0\0\0\0", 4);
-    body[4] = (char)len;
-    memcpy(body + 5, text, len);
+    str message = str_c(text);
+    char prefix[5] = {0, 0, 0, 0, (char)message.len};
     return peer_headers(fd, 0, stream, ":status: 200\ncontent-type: application/grpc\n") &&
-           peer_frame(fd, FRAME_DATA, 0, stream, str_n(body, len + 5)) &&
+           peer_frame(fd, FRAME_DATA, 0, stream, str_n(prefix, sizeof prefix)) &&
+           peer_frame(fd, FRAME_DATA, 0, stream, message) &&
            peer_headers(fd, FLAG_END_STREAM, stream, "grpc-status: 0\n");
 }
 

@@ -1,6 +1,7 @@
 #include "net/grpc_server_test.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,8 +23,7 @@ struct grpc_server {
 static void run(const struct grpc_server *s, int port, const char *words, int input, int output) {
     char number[16];
     char text[256];
-    char *argv[WORDS_MAX + 5] = {"python3", "tests/grpc/server.py", (char *)(uintptr_t)s->folder,
-                                 number};
+    char *argv[WORDS_MAX + 5] = {"python3", "tests/grpc/server.py", (char *)s->folder, number};
     (void)snprintf(number, sizeof number, "%d", port);
     (void)snprintf(text, sizeof text, "%s", words);
     int argc = 4;
@@ -95,6 +95,7 @@ str grpc_server_file(struct grpc_server *s, const char *name) {
 void grpc_stage_open(struct grpc_stage *s, int port, const struct grpc_options *options) {
     struct error err = {0};
     struct grpc_options o = options ? *options : (struct grpc_options){0};
+    (void)signal(SIGPIPE, SIG_IGN); /* as the program does: servers go away at any time */
     CHECK(uv_loop_init(&s->loop) == 0);
     (void)snprintf(s->target, sizeof s->target, "127.0.0.1:%d", port);
     if (o.target.len == 0) o.target = str_c(s->target);

@@ -224,8 +224,8 @@ static ssize_t read_request(nghttp2_session *session, int32_t stream, uint8_t *o
 static void put_nv(nghttp2_nv *nv, size_t *count, str name, str value, uint8_t flags) {
     ASSERT(*count < NV_MAX);
     nv[(*count)++] = (nghttp2_nv){
-        .name = (uint8_t *)(uintptr_t)name.ptr,
-        .value = (uint8_t *)(uintptr_t)value.ptr,
+        .name = (uint8_t *)name.ptr,
+        .value = (uint8_t *)value.ptr,
         .namelen = name.len,
         .valuelen = value.len,
         .flags = flags,

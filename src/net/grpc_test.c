@@ -41,7 +41,7 @@ static bool says(const struct grpc_told *told, const char *text) {
 static void fill(struct buf *b, size_t len) {
     buf_init(b, len);
     for (size_t i = 0; i < len; i++)
-        buf_put_char(b, (char)(i * 2654435761u >> 13));
+        buf_put_char(b, (char)(i * 2654435761U >> 13));
 }
 
 /* Far more than the windows of either side. */

@@ -17,6 +17,7 @@ static status tls_error(struct error *err, const char *what, str file) {
 }
 
 /* Nobody is there to be asked. */
+/* NOLINTNEXTLINE(readability-non-const-parameter): OpenSSL's type */
 static int no_password(char *out, int size, int writing, void *context) {
     UNUSED(out);
     UNUSED(size);

@@ -194,10 +194,11 @@ static void play_headers(struct grpc_peer *peer, int fd, int nth, const void *co
     UNUSED(nth);
     UNUSED(context);
     int stream = peer_greet(fd) ? peer_request(fd, true) : -1;
+    static const char name[] = {0, 1, 'x', 100}; /* not indexed; how long both are */
     static char block[16000];
     size_t len = 0;
-    for (; len + 104 < sizeof block; len += 104) { /* "x-n" and a hundred bytes */
-        memcpy(block + len, "\0\1x\x64", 4);
+    for (; len + 104 < sizeof block; len += 104) {
+        memcpy(block + len, name, sizeof name);
         memset(block + len + 4, 'v', 100);
     }
     (void)peer_frame(fd, FRAME_HEADERS, 0, stream, STR("\x88")); /* :status 200 */
@@ -306,13 +307,13 @@ TEST(grpc_connections_that_go_wrong) {
 static void play_noise(struct grpc_peer *peer, int fd, int nth, const void *context) {
     const unsigned *seed = context;
     UNUSED(peer);
-    unsigned x = *seed + (unsigned)nth * 7919u;
+    unsigned x = *seed + (unsigned)nth * 7919U;
     int stream = peer_greet(fd) ? peer_request(fd, true) : -1;
     (void)peer_headers(fd, 0, stream, GRPC_200);
     for (int i = 0; i < 20; i++) {
         char payload[64];
         for (size_t k = 0; k < sizeof payload; k++) {
-            x = x * 1103515245u + 12345u;
+            x = x * 1103515245U + 12345U;
             payload[k] = (char)(x >> 16);
         }
         (void)peer_frame(fd, payload[0] & 15, payload[1], payload[2] & 1 ? stream : payload[3] & 7,
