@@ -116,7 +116,7 @@ static void call_expire(struct grpc_call *call) {
     bool waiting = call->list == &call->grpc->waiting;
     if (call->conn) grpc_session_drop(call, NGHTTP2_CANCEL);
     if (waiting) {
-        grpc_call_end(call, GRPC_DEADLINE_EXCEEDED, "no connection to %.*s in %lld ms",
+        grpc_call_end(call, GRPC_DEADLINE_EXCEEDED, "%.*s could not take the call in %lld ms",
                       STR_ARG(call->grpc->target), (long long)call->timeout_ms);
     } else {
         grpc_call_end(call, GRPC_DEADLINE_EXCEEDED, "no answer of %.*s in %lld ms",
@@ -150,7 +150,7 @@ static void place_waiting(struct grpc *grpc) {
     while (grpc->waiting.first) {
         struct grpc_conn *conn = grpc->current;
         if (conn) {
-            if (conn->state != CONN_READY) return;
+            if (conn->state != CONN_READY || !grpc_session_has_room(conn)) return;
             if (!grpc_session_submit(conn, grpc->waiting.first)) grpc_conn_leave(conn);
         } else if (grpc_now(grpc) < grpc->retry_ms) {
             fail_waiting(grpc);

@@ -76,6 +76,7 @@ void grpc_conn_lost(struct grpc_conn *conn, const char *why) {
     if (grpc->current == conn) grpc->current = NULL;
     for (struct grpc_call *call; (call = conn->streams.first);) {
         call->conn = NULL;
+        conn->stream_count--;
         grpc_call_end(call, GRPC_UNAVAILABLE, "the connection to %.*s was lost: %s",
                       STR_ARG(grpc->target), why);
     }

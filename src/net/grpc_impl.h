@@ -5,7 +5,8 @@
  * waiting calls become streams, sessions are flushed, and those whose calls have ended are told. So
  * nghttp2's callbacks never run code of the caller, and `done` may do what it likes.
  *
- * A call is in exactly one list: waiting for a connection, on a connection (it has a stream), or
+ * A call is in exactly one list: waiting for a connection with room for one more stream (not inside
+ * nghttp2, so that a goodbye does not concern it), on a connection (it has a stream), or
  * ended and not yet told. A channel has one connection that takes new calls, `current`, and any
  * number of others that were told goodbye and end with their last call. */
 #pragma once
@@ -97,6 +98,7 @@ struct grpc_conn {
     uint64_t deadline_ms;     /* of becoming ready */
     uint64_t try_deadline_ms; /* of this address */
     struct grpc_list streams; /* calls under way */
+    size_t stream_count;
     nghttp2_session *session;
     SSL *ssl;
     BIO *tls_in, *tls_out; /* belong to ssl */
@@ -161,6 +163,7 @@ void grpc_conn_connected(struct grpc_conn *conn);              /* now HTTP/2 beg
 /* grpc_session.c. None of them loses the connection: they say false, and `why` is set. */
 bool grpc_session_open(struct grpc_conn *conn);
 bool grpc_session_take(struct grpc_conn *conn, str bytes);
+bool grpc_session_has_room(const struct grpc_conn *conn); /* for one more stream */
 bool grpc_session_submit(struct grpc_conn *conn, struct grpc_call *call);
 bool grpc_session_ping(struct grpc_conn *conn);
 /* Takes a call off its stream, which is reset unless it has ended. The call stays in its list. */

@@ -9,20 +9,20 @@ enum { NV_MAX = 48 };
 
 /* ---- ends ---- */
 
-void grpc_session_drop(struct grpc_call *call, uint32_t error_code) {
-    nghttp2_session *session = call->conn->session;
-    /* Without memory for the reset the stream stays until the connection ends; nobody waits. */
-    (void)nghttp2_session_set_stream_user_data(session, call->stream, NULL);
-    if (!call->conn->grpc->closing)
-        (void)nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, call->stream, error_code);
+static void leave_stream(struct grpc_call *call) {
+    ASSERT(call->conn->stream_count > 0);
+    (void)nghttp2_session_set_stream_user_data(call->conn->session, call->stream, NULL);
+    call->conn->stream_count--;
     call->conn = NULL;
     call->stream = 0;
 }
 
-static void leave_stream(struct grpc_call *call) {
-    (void)nghttp2_session_set_stream_user_data(call->conn->session, call->stream, NULL);
-    call->conn = NULL;
-    call->stream = 0;
+void grpc_session_drop(struct grpc_call *call, uint32_t error_code) {
+    /* Without memory for the reset the stream stays until the connection ends; nobody waits. */
+    if (!call->grpc->closing)
+        (void)nghttp2_submit_rst_stream(call->conn->session, NGHTTP2_FLAG_NONE, call->stream,
+                                        error_code);
+    leave_stream(call);
 }
 
 /* Another connection gets it, or this one, if it may have new calls: the server has not looked at
@@ -232,6 +232,11 @@ static void put_nv(nghttp2_nv *nv, size_t *count, str name, str value, uint8_t f
     };
 }
 
+bool grpc_session_has_room(const struct grpc_conn *conn) {
+    return conn->stream_count < nghttp2_session_get_remote_settings(
+                                    conn->session, NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS);
+}
+
 bool grpc_session_submit(struct grpc_conn *conn, struct grpc_call *call) {
     struct grpc *grpc = conn->grpc;
     nghttp2_nv nv[NV_MAX];
@@ -256,6 +261,7 @@ bool grpc_session_submit(struct grpc_conn *conn, struct grpc_call *call) {
     int32_t stream = nghttp2_submit_request(conn->session, NULL, nv, n, &provider, call);
     if (stream < 0) return false;
     conn->served = true;
+    conn->stream_count++;
     grpc->failures = 0;
     call->conn = conn;
     call->stream = stream;

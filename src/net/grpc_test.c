@@ -205,6 +205,18 @@ TEST(grpc_waits_for_streams_that_the_server_has) {
     check_many("grpc.max_concurrent_streams=7", 100);
 }
 
+/* Those that had no stream yet do not hear of its goodbyes. */
+TEST(grpc_waits_through_many_goodbyes) {
+    struct scene s;
+    scene_open(&s, "grpc.max_concurrent_streams=3 grpc.max_connection_age_ms=150", NULL);
+    for (int i = 0; i < 60; i++)
+        (void)grpc_stage_start(&s.stage, "/test/Sleep", STR("50"), 60000, &s.told);
+    for (int i = 1; i <= 60; i++)
+        CHECK(grpc_told_wait(&s.told, i) && s.told.code == GRPC_OK, "%d: %.*s", i,
+              MESSAGE(&s.told));
+    scene_close(&s);
+}
+
 TEST(grpc_cancels_what_waits_for_a_stream) {
     struct scene s;
     scene_open(&s, "grpc.max_concurrent_streams=2", NULL);
