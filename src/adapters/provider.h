@@ -109,6 +109,8 @@ struct provider_ops {
     void (*note)(struct provider *provider, const struct provider_note *note);
     /* The engine has decided all that it can for now: what was wanted so far can go out in one. */
     void (*rested)(struct provider *provider, str run_id);
+    /* Every run that has ended is closed at the cluster, as far as is known. */
+    bool (*idle)(const struct provider *provider);
     /* Starts no more; attempts under way stay as they are at the cluster and are not answered. The
      * last memory is freed by the loop. */
     void (*close)(struct provider *provider);

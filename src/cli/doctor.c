@@ -10,8 +10,11 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "adapters/conductor/conductor.h"
+#include "adapters/temporal/temporal.h"
 #include "base/os.h"
 #include "cli/cli.h"
+#include "cli/provider_env.h"
 #include "ledger/schema.h"
 #include "net/libcurl.h"
 
@@ -355,6 +358,28 @@ static void check_postgres(struct doctor *d, str url) {
     db_close(db);
 }
 
+/* Clusters that dispatch runs, if the environment names any. */
+static void check_providers(struct doctor *d) {
+    struct host_options named = {0};
+    struct error err = {0};
+    str version = STR_NONE;
+    if (provider_env(&named, &d->cli->arena, &err) != ST_OK) {
+        report_error(d, "providers", &err);
+        return;
+    }
+    if (named.temporal && temporal_probe(named.temporal, &d->cli->arena, &version, &err) == ST_OK)
+        report(d, "temporal", CHECK_OK, ST_OK,
+               cli_text(d->cli, "%.*s answers, version %.*s", STR_ARG(named.temporal->target),
+                        STR_ARG(version)));
+    else if (named.temporal)
+        report_error(d, "temporal", &err);
+    if (named.conductor && conductor_probe(named.conductor, &d->cli->arena, &err) == ST_OK)
+        report(d, "conductor", CHECK_OK, ST_OK,
+               cli_text(d->cli, "%.*s answers", STR_ARG(named.conductor->url)));
+    else if (named.conductor)
+        report_error(d, "conductor", &err);
+}
+
 status cmd_doctor(struct cli *cli, struct error *err) {
     static const struct column columns[] = {
         {"RESULT", false, 0}, {"CHECK", false, 0}, {"DETAIL", false, 0}};
@@ -366,6 +391,7 @@ status cmd_doctor(struct cli *cli, struct error *err) {
     check_libraries(&d);
     check_clock(&d);
     check_open_files(&d);
+    check_providers(&d);
     if (store_is_postgres(url))
         check_postgres(&d, url);
     else

@@ -19,6 +19,7 @@ enum {
     LOCK_PROBE_MS = 50,
     FOLLOW_MS = 100, /* between two looks at a run */
     EFFECTS_SPARE_MS = 5000,
+    PROVIDER_WAIT_MS = 15000, /* for a cluster to close what has ended */
     FOLLOW_PAGE = 500, /* events of one look */
     DONE_CHECK_MS = 200,
     TROUBLE_TRIES_MAX = 5, /* about eight seconds */
@@ -587,11 +588,22 @@ static status send_effects(struct drive *d, struct error *err) {
     return drive_until(d, effects_are_out, err);
 }
 
+static bool is_closed_there(struct drive *d) {
+    return host_providers_are_idle(d->host) || clock_mono_ns() >= d->effects_until_ns;
+}
+
+/* A cluster that dispatched the run hears of its end; if not now, then from whoever comes next. */
+static status tell_provider(struct drive *d, struct error *err) {
+    d->effects_until_ns = clock_mono_ns() + (int64_t)PROVIDER_WAIT_MS * 1000000;
+    return drive_until(d, is_closed_there, err);
+}
+
 /* In this process. */
 static status wait_here(struct drive *d, struct error *err) {
     status st = look_at_run(d, host_reader(d->host), err);
     if (st == ST_OK && !d->over) st = drive_until(d, run_is_over, err);
-    return st == ST_OK && d->over && !d->stop ? send_effects(d, err) : st;
+    if (st == ST_OK && d->over && !d->stop) st = send_effects(d, err);
+    return st == ST_OK && d->over && !d->stop ? tell_provider(d, err) : st;
 }
 
 /* ---- following what a peer does ---- */

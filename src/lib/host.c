@@ -482,7 +482,8 @@ static status open_providers(struct host *h, struct error *err) {
                                              .node = h->node,
                                              .executor = h->executor,
                                              .plans = h->plans,
-                                             .host = h};
+                                             .host = h,
+                                             .metrics = h->options.metrics};
     if (h->options.passive || (!options.temporal && !options.conductor)) return ST_OK;
     return host_providers_open(h->loop, &options, &h->providers, err);
 }
@@ -597,6 +598,7 @@ int64_t host_node_no(const struct host *h) { return h->lease.node_no; }
 void host_wake_outbox(struct host *h) {
     if (h->effects) host_effects_wake(h->effects);
 }
+bool host_providers_are_idle(const struct host *h) { return host_providers_idle(h->providers); }
 bool host_outbox_idle(const struct host *h) { return !h->effects || host_effects_idle(h->effects); }
 
 /* ---- closing ---- */

@@ -76,6 +76,8 @@ int64_t host_node_no(const struct host *host); /* of its lease */
 void host_wake_outbox(struct host *host);
 /* Nothing is being delivered, and nothing was due when it last looked. */
 bool host_outbox_idle(const struct host *host);
+/* Every run of a provider that has ended is closed there, too. */
+bool host_providers_are_idle(const struct host *host);
 /* Ends attempts, waits for appends under way, gives the lease back. NULL is fine. */
 void host_close(struct host *host);
 

@@ -13,6 +13,7 @@ struct one { /* the context of one provider's ports */
     enum adapter_kind adapter;
     struct provider *provider; /* NULL: none */
     char ref[REF_MAX];         /* what engineRunRef adds, JSON */
+    struct metric *m_attempts, *m_lost, *m_signals, *m_ended;
 };
 
 struct host_providers {
@@ -39,6 +40,7 @@ static void signal_done(void *context, status code, const struct error *err) {
 static void on_signalled(void *context, str run_id, const struct signal *signal, str actor) {
     struct one *o = context;
     if (!o->all->engine) return;
+    metric_add(o->m_signals, 1);
     engine_signal(o->all->engine, run_id, signal, actor, NULL, signal_done, o);
 }
 
@@ -57,6 +59,7 @@ static void on_ended(void *context, str run_id, str code, str message) {
     static const char *const codes[] = {"PROVIDER_TIMED_OUT", "PROVIDER_FAILED", "PROVIDER_LOST"};
     struct one *o = context;
     const char *known = "PROVIDER_ENDED";
+    metric_add(o->m_ended, 1);
     if (str_eq(code, STR("PROVIDER_TERMINATED"))) {
         struct signal cancel = {
             .name = STR("CANCEL"), .signal_id = STR("provider:terminated"), .reason = message};
@@ -182,9 +185,14 @@ static void answer_nobody(struct attempt *attempt) {
 
 void host_providers_start(struct host_providers *p, struct attempt *attempt) {
     struct provider *provider = of(p, attempt->adapter);
-    if (provider) provider->ops->start(provider, attempt);
-    /* else: this process was started without the provider. The attempt waits for one that has it.
-     */
+    if (!provider) { /* started without the provider: the attempt waits for a process that has it */
+        LOG(LOG_WARN, "a step waits for a provider that this process does not know",
+            LOG_S("provider", str_c(adapter_name(attempt->adapter))),
+            LOG_S("runId", attempt->run_id), LOG_S("stepId", attempt->step->id));
+        return;
+    }
+    metric_add(p->one[attempt->adapter].m_attempts, 1);
+    provider->ops->start(provider, attempt);
 }
 
 void host_providers_stop(struct host_providers *p, struct attempt *attempt) {
@@ -271,13 +279,40 @@ void host_providers_observe(struct host_providers *p, const struct engine_note *
     struct provider_note told;
     arena_init(&arena, 4096, (size_t)4 * EVENT_BYTES_MAX);
     for (size_t i = 0; i < note->count; i++) {
+        const struct flow_event *e = &note->events[i];
+        static const char lost[] = "\"workerLost\"";
+        if (e->type == EVENT_RUN_RECOVERED && e->payload.ptr &&
+            memmem(e->payload.ptr, e->payload.len, lost, sizeof(lost) - 1))
+            metric_add(p->one[adapter].m_lost, 1);
         arena_reset(&arena);
         if (note_of(note, &note->events[i], &arena, &told)) provider->ops->note(provider, &told);
     }
     arena_release(&arena);
 }
 
+bool host_providers_idle(const struct host_providers *p) {
+    for (int i = 0; p && i < ADAPTER_COUNT; i++) {
+        const struct provider *provider = p->one[i].provider;
+        if (provider && !provider->ops->idle(provider)) return false;
+    }
+    return true;
+}
+
 /* ---- opening and closing ---- */
+
+static void register_metrics(struct one *o, struct metrics *m) {
+    char label[64];
+    if (!m) return;
+    snprintf(label, sizeof(label), "provider=\"%s\"", adapter_name(o->adapter));
+    o->m_attempts = metrics_counter(m, "cairn_provider_attempts_total",
+                                    "Attempts of steps given to the cluster.", label);
+    o->m_lost = metrics_counter(m, "cairn_provider_workers_lost_total",
+                                "Times that the cluster gave an attempt to another worker.", label);
+    o->m_signals = metrics_counter(m, "cairn_provider_signals_total",
+                                   "Signals that came through the cluster.", label);
+    o->m_ended = metrics_counter(m, "cairn_provider_runs_ended_total",
+                                 "Runs that were ended at the cluster, not by Cairn.", label);
+}
 
 static status open_temporal(struct host_providers *p, uv_loop_t *loop, struct error *err) {
     struct one *o = &p->one[ADAPTER_TEMPORAL];
@@ -296,6 +331,7 @@ static status open_temporal(struct host_providers *p, uv_loop_t *loop, struct er
     if (ref.full)
         return error_at(err, ST_INVALID, "TEMPORAL_OPTIONS_INVALID", "",
                         "the names of namespace and queue are too long");
+    register_metrics(o, p->options.metrics);
     return temporal_open(loop, &t, &ports, &o->provider, err);
 }
 
@@ -311,6 +347,7 @@ static status open_conductor(struct host_providers *p, uv_loop_t *loop, struct e
     buf_put_char(&ref, '}');
     if (ref.full)
         return error_at(err, ST_INVALID, "CONDUCTOR_URL_INVALID", "", "the URL is too long");
+    register_metrics(o, p->options.metrics);
     return conductor_open(loop, &c, &ports, &o->provider, err);
 }
 

@@ -17,6 +17,7 @@ struct host_providers_options {
     struct executor *executor;
     struct host_plans *plans;
     struct host *host;
+    struct metrics *metrics; /* or NULL */
 };
 
 MUST_CHECK status host_providers_open(uv_loop_t *loop, const struct host_providers_options *options,
@@ -34,6 +35,7 @@ void host_providers_open_run(struct host_providers *p, enum adapter_kind adapter
                              const struct provider_run *run);
 void host_providers_rested(struct host_providers *p, enum adapter_kind adapter, str run_id);
 void host_providers_observe(struct host_providers *p, const struct engine_note *note);
+bool host_providers_idle(const struct host_providers *p); /* every run that has ended is closed */
 
 /* Before the executor is closed: nothing more is begun. Attempts that the engine still waits for
  * are answered when it leaves them. NULL is fine. */

@@ -252,6 +252,15 @@ static void conductor_rested(struct provider *provider, str run_id) {
     if (r && !r->ending) crun_withhold_no_more(r);
 }
 
+static bool conductor_idle(const struct provider *provider) {
+    const struct conductor *c = (const struct conductor *)provider;
+    const struct crun *r;
+    TAILQ_FOREACH(r, &c->runs, link) {
+        if (r->ending) return false;
+    }
+    return true;
+}
+
 /* ---- open and close ---- */
 
 void conductor_free(struct conductor *c) {
@@ -307,6 +316,7 @@ static const struct provider_ops ops = {
     .leave = conductor_stop, /* it is executed here, and no longer ours to execute */
     .note = conductor_note,
     .rested = conductor_rested,
+    .idle = conductor_idle,
     .close = conductor_close,
 };
 

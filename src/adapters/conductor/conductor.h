@@ -36,3 +36,6 @@ struct conductor_options { /* zero stands for the default */
 MUST_CHECK status conductor_open(uv_loop_t *loop, const struct conductor_options *options,
                                  const struct provider_ports *ports, struct provider **out,
                                  struct error *err);
+/* Asks the cluster whether it is well; waits some seconds at most. ST_RETRY: it does not say so. */
+MUST_CHECK status conductor_probe(const struct conductor_options *options, struct arena *arena,
+                                  struct error *err);

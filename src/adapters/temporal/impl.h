@@ -192,6 +192,7 @@ void runs_stop(struct provider *provider, struct attempt *attempt);
 void runs_leave(struct provider *provider, struct attempt *attempt);
 void runs_note(struct provider *provider, const struct provider_note *note);
 void runs_rested(struct provider *provider, str run_id);
+bool runs_idle(const struct provider *provider);
 
 /* signals.c */
 bool execution_tell_signals(struct temporal_run *r, const struct history *h);

@@ -129,8 +129,10 @@ void runs_release(struct temporal *t) {
         r->doomed = true; /* one that is busy is freed when it is left */
         while (!TAILQ_EMPTY(&r->wanted)) {
             struct wanted *w = TAILQ_FIRST(&r->wanted);
-            if (w->left) (void)wanted_cancelled(r, w);
-            else wanted_free(r, w); /* unanswered: it goes on at the cluster */
+            if (w->left)
+                (void)wanted_cancelled(r, w);
+            else
+                wanted_free(r, w); /* unanswered: it goes on at the cluster */
         }
         if (r->busy == 0) execution_free(r);
     }
@@ -752,4 +754,13 @@ void runs_rested(struct provider *provider, str run_id) {
     if (!r || t->closing) return;
     r->digests = false;
     if (r->task || r->due) execution_soon(r);
+}
+
+bool runs_idle(const struct provider *provider) {
+    const struct temporal *t = (const struct temporal *)provider;
+    const struct temporal_run *r;
+    TAILQ_FOREACH(r, &t->runs, link) {
+        if (r->close != RUN_NEW) return false;
+    }
+    return true;
 }

@@ -296,6 +296,7 @@ static const struct provider_ops ops = {
     .leave = runs_leave,
     .note = runs_note,
     .rested = runs_rested,
+    .idle = runs_idle,
     .close = temporal_close,
 };
 

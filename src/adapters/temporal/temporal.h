@@ -50,3 +50,7 @@ struct temporal_options { /* zero and STR_NONE stand for the default; all is cop
 MUST_CHECK status temporal_open(uv_loop_t *loop, const struct temporal_options *options,
                                 const struct provider_ports *ports, struct provider **out,
                                 struct error *err);
+/* Asks the cluster for its version, which lives in the arena; waits some seconds at most. ST_RETRY:
+ * it does not answer. */
+MUST_CHECK status temporal_probe(const struct temporal_options *options, struct arena *arena,
+                                 str *version, struct error *err);
