@@ -338,7 +338,7 @@ static status check_request(const struct grpc *grpc, const struct grpc_request *
         return error_at(err, ST_LIMIT, "GRPC_BUSY", "", "%d calls are under way already",
                         GRPC_CALLS_MAX);
     }
-    if (r->body.len > GRPC_MEMORY_MAX - grpc->bytes) {
+    if (grpc->bytes + GRPC_PREFIX_BYTES + r->body.len > GRPC_MEMORY_MAX) {
         return error_at(err, ST_LIMIT, "GRPC_BUSY", "", "%zu bytes of calls are under way already",
                         grpc->bytes);
     }

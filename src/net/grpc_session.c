@@ -131,7 +131,7 @@ static void begin_message(struct grpc_call *call) {
         refuse(call, GRPC_INTERNAL, "it is compressed, which nobody asked for");
     } else if (len > call->bytes_max) {
         refuse(call, GRPC_RESOURCE_EXHAUSTED, "its message is larger than allowed");
-    } else if (grpc->bytes > GRPC_MEMORY_MAX || len > GRPC_MEMORY_MAX - grpc->bytes) {
+    } else if (grpc->bytes + len > GRPC_MEMORY_MAX) {
         refuse(call, GRPC_RESOURCE_EXHAUSTED, "there is no room for it beside the others");
     } else {
         call->reserved = len;

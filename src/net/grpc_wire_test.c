@@ -1,4 +1,7 @@
 /* What a server may do wrong on the wire, and what only a server made for it does right. */
+#include <netinet/in.h>
+#include <unistd.h>
+
 #include "base/time.h"
 #include "net/grpc_peer_test.h"
 #include "net/grpc_server_test.h"
@@ -160,6 +163,23 @@ TEST(grpc_answers_right_and_wrong) {
         CHECK(grpc_peer_connections(s.peer) == 1 && s.stage.grpc->bytes == 0, "%s", a->name);
         scene_close(&s);
     }
+}
+
+/* Many large ones at once would be too much for the machine. */
+TEST(grpc_memory_of_all_calls_is_bounded) {
+    struct scene s;
+    struct error err = {0};
+    scene_open(&s, play_answer, &answers[0], NULL);
+    struct grpc_request request = {.path = STR("/test/Echo"), .body = STR("hello")};
+    s.stage.grpc->bytes = GRPC_MEMORY_MAX - 4;
+    CHECK(grpc_start(s.stage.grpc, &request, grpc_told_done, &s.told, NULL, &err) == ST_LIMIT);
+    CHECK(strcmp(err.reason, "GRPC_BUSY") == 0);
+    s.stage.grpc->bytes = GRPC_MEMORY_MAX - 12; /* the request and two bytes of the answer */
+    CHECK(run(&s, STR("hello")) == GRPC_RESOURCE_EXHAUSTED, "%d", s.told.code);
+    CHECK(says(&s, "there is no room for it beside the others"), "%.*s", MESSAGE(&s));
+    s.stage.grpc->bytes -= GRPC_MEMORY_MAX - 12;
+    CHECK(run(&s, STR("hello")) == GRPC_OK && s.stage.grpc->bytes == 0);
+    scene_close(&s);
 }
 
 /* Each byte in a frame of its own, with 1xx and PINGs before and empty frames between. */
@@ -362,6 +382,44 @@ TEST(grpc_deadline_of_our_own) {
     CHECK(grpc_peer_noted(s.peer) == 8, "%d", grpc_peer_noted(s.peer)); /* CANCEL */
     CHECK(grpc_peer_connections(s.peer) == 1 && s.stage.grpc->current != NULL);
     scene_close(&s);
+}
+
+/* A call need not wait as long as a connection may take. */
+TEST(grpc_deadline_while_connecting) {
+    static const struct loss silent = {"says nothing", STR_LIT(""), {NULL, 0}, true, ""};
+    struct scene s;
+    scene_open(&s, play_loss, &silent, NULL);
+    (void)grpc_stage_start(&s.stage, "/test/Echo", STR("x"), 100, &s.told);
+    CHECK(grpc_told_wait(&s.told, 1) && s.told.code == GRPC_DEADLINE_EXCEEDED);
+    CHECK(says(&s, "could not take the call in 100 ms"), "%.*s", MESSAGE(&s));
+    scene_close(&s);
+}
+
+/* An address that never answers: a socket whose queue is full. */
+TEST(grpc_connect_takes_no_longer_than_allowed) {
+    struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof in;
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK(listener >= 0 && bind(listener, (struct sockaddr *)&in, len) == 0);
+    CHECK(listen(listener, 0) == 0 && getsockname(listener, (struct sockaddr *)&in, &len) == 0);
+    int others[4];
+    for (size_t i = 0; i < COUNT_OF(others); i++) {
+        others[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        (void)connect(others[i], (struct sockaddr *)&in, len);
+    }
+    struct grpc_stage stage;
+    struct grpc_told told;
+    grpc_stage_open(&stage, ntohs(in.sin_port), NULL);
+    grpc_told_init(&told, &stage);
+    stage.grpc->connect_ms = 300;
+    CHECK(grpc_stage_run(&stage, "/test/Echo", STR("x"), &told) == GRPC_UNAVAILABLE);
+    CHECK(str_ends(buf_str(&told.message), STR("connection timed out")), "%.*s",
+          STR_ARG(buf_str(&told.message)));
+    grpc_told_release(&told);
+    grpc_stage_close(&stage);
+    for (size_t i = 0; i < COUNT_OF(others); i++)
+        close(others[i]);
+    close(listener);
 }
 
 TEST(grpc_pings_while_calls_are_under_way) {

@@ -3,7 +3,7 @@
 
 Writes its port to its output (PORT 0: any that is free). With `tls` it has a certificate for 127.0.0.1 and "localhost"
 of a CA of its own, which it makes: FOLDER/ca.crt; other.crt is one that did not sign it. With `mutual` it wants a
-certificate from its clients, too, such as FOLDER/client.crt with client.key. NAME=NUMBER is an option of gRPC's, such
+certificate from its clients, too, such as FOLDER/client.crt with client.key (locked.key has a password). NAME=NUMBER is an option of gRPC's, such
 as grpc.max_connection_age_ms=500.
 
 Its methods take and give bytes: /test/Echo gives back the request; /test/Size as many bytes as the request says;
@@ -11,6 +11,7 @@ Its methods take and give bytes: /test/Echo gives back the request; /test/Size a
 the request names, with details; /test/Headers gives the metadata of the call; /test/Cancelled the number of calls of
 Sleep that their clients gave up; /test/Peer whose connection it is."""
 import asyncio
+import logging
 import os
 import subprocess
 import sys
@@ -22,6 +23,7 @@ except ImportError:
     print("missing", flush=True)
     sys.exit(0)
 
+logging.disable(logging.CRITICAL)  # nor are calls that were given up news
 CODES = {code.value[0]: code for code in grpc.StatusCode}
 cancelled = 0
 
@@ -105,6 +107,8 @@ def credentials(folder, mutual):
         authority(folder, "other")
         certificate(folder, "server", "ca", "subjectAltName=IP:127.0.0.1,DNS:localhost,DNS:grpc.test")
         certificate(folder, "client", "ca", "extendedKeyUsage=clientAuth")
+        openssl("ec", "-in", os.path.join(folder, "client.key"), "-aes256", "-passout", "pass:secret",
+                "-out", os.path.join(folder, "locked.key"))
     pair = (read(folder, "server.key"), read(folder, "server.crt"))
     return grpc.ssl_server_credentials([pair], read(folder, "ca.crt") if mutual else None, mutual)
 
