@@ -130,7 +130,7 @@ $(BUILD)/$(1)/obj/%.o: %.c Makefile build/deps.mk $(if $(filter clang,$(CC_$(1))
 $(BUILD)/$(1)/obj/gen/%.o: $(BUILD)/gen/%.c
 	@mkdir -p $$(@D)
 	@$$(CC_$(1)) $$(CPPFLAGS_OURS) $$(CFLAGS_OURS) $$(FLAGS_$(1)) -w $$(CFLAGS) -c $$< -o $$@
-$(call objects,$(1),$(filter src/adapters/temporal/%,$(ALL_C))): $(PROTO_C)
+$(call objects,$(1),$(filter src/adapters/temporal/%,$(ALL_C)) tests/fuzz/temporal_fuzz.c): $(PROTO_C)
 
 $(call objects,$(1),$(UNIT_C) $(HARNESS_C)): | $(BUILD)/have-test
 $(BUILD)/$(1)/obj/src/api/openapi.o: contracts/openapi.json
