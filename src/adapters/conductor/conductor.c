@@ -304,7 +304,10 @@ static void conductor_close(struct provider *provider) {
     struct crun *r;
     TAILQ_FOREACH(r, &c->runs, link) crun_withhold_no_more(r);
     struct cstep *s;
-    TAILQ_FOREACH(s, &c->held, held) cstep_wake(s);
+    TAILQ_FOREACH(s, &c->held, held) {
+        s->handed += s->job && s->job->state == JOB_RUNNING;
+        cstep_wake(s);
+    }
     rest_hasten(c->rest);
     conductor_wake(c);
 }

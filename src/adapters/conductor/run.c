@@ -149,7 +149,9 @@ void crun_link(struct crun *r, str workflow, str domain) {
     struct map_slot *slot;
     for (size_t i = 0; map_next(&r->steps, &i, &slot);) {
         struct cstep *s = slot->value;
-        if (s->hand != HAND_NONE && strcmp(s->workflow, r->workflow) != 0) cstep_hand(s, HAND_NONE);
+        if (s->hand == HAND_NONE || strcmp(s->workflow, r->workflow) == 0) continue;
+        cstep_hand(s, HAND_NONE);
+        conductor_terminate(c, str_c(s->workflow), STR("duplicate"));
     }
     conductor_poll_soon(c);
 }

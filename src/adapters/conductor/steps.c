@@ -169,8 +169,8 @@ static void on_answer(void *context, const struct rest_answer *answer) {
 }
 
 /* How often the step was taken from a worker travels with its task. */
-static void handed_json(const struct cstep *s, bool again, struct buf *out) {
-    buf_printf(out, "{\"handed\":%lld}", (long long)(s->handed + (again ? 1 : 0)));
+static void handed_json(const struct cstep *s, struct buf *out) {
+    buf_printf(out, "{\"handed\":%lld}", (long long)s->handed);
 }
 
 static bool step_send(struct cstep *s, int sent, const char *state, str output,
@@ -199,7 +199,7 @@ static void send_back(struct cstep *s, int64_t callback_s) {
     char text[64];
     struct buf out;
     buf_init_fixed(&out, text, sizeof text);
-    handed_json(s, s->job && s->job->state == JOB_RUNNING, &out);
+    handed_json(s, &out);
     if (!step_send(s, SENT_BACK, "IN_PROGRESS", buf_str(&out), callback_s))
         cstep_hand(s, HAND_NONE);
 }
