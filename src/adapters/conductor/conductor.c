@@ -45,14 +45,16 @@ static void work(struct conductor *c) {
     struct cstep *s;
     struct crun *r;
     size_t count = 0;
-    TAILQ_FOREACH(s, &c->dirty_steps, dirt) count++;
+    for (s = TAILQ_FIRST(&c->dirty_steps); s; s = TAILQ_NEXT(s, dirt))
+        count++;
     for (; count > 0 && (s = TAILQ_FIRST(&c->dirty_steps)) != NULL; count--) {
         TAILQ_REMOVE(&c->dirty_steps, s, dirt);
         s->dirty = false;
         cstep_next(s);
     }
     count = 0;
-    TAILQ_FOREACH(r, &c->dirty_runs, dirt) count++;
+    for (r = TAILQ_FIRST(&c->dirty_runs); r; r = TAILQ_NEXT(r, dirt))
+        count++;
     for (; count > 0 && (r = TAILQ_FIRST(&c->dirty_runs)) != NULL; count--) {
         TAILQ_REMOVE(&c->dirty_runs, r, dirt);
         r->dirty = false;
@@ -72,20 +74,22 @@ static void on_soon(uv_timer_t *timer) {
 static void on_registered(void *context, const struct rest_answer *answer) {
     struct conductor *c = context;
     c->register_call = NULL;
-    if (answer->st == ST_OK) {
+    if (answer->st == ST_OK && !c->ready) {
         c->ready = true;
         struct crun *r;
-        TAILQ_FOREACH(r, &c->runs, link) crun_wake(r);
-    } else if (answer->st != ST_RETRY) {
+        for (r = TAILQ_FIRST(&c->runs); r; r = TAILQ_NEXT(r, link))
+            crun_wake(r);
+    } else if (answer->st != ST_OK && answer->st != ST_RETRY) {
         LOG(LOG_ERROR, "Conductor does not take our type of task",
             LOG_S("error", str_c(answer->err->msg)));
     }
-    c->register_ms = conductor_now(c) + RUN_DELAY_MS_MAX;
+    c->register_ms = conductor_now(c) + (c->ready ? SWEEP_MS : RUN_DELAY_MS_MAX);
     conductor_wake(c);
 }
 
+/* Again now and then: the server may be a new one, which knows nothing. */
 static void register_next(struct conductor *c) {
-    if (c->ready || c->register_call || conductor_now(c) < c->register_ms) return;
+    if (c->register_call || conductor_now(c) < c->register_ms) return;
     char text[1024];
     struct buf body;
     buf_init_fixed(&body, text, sizeof text);
@@ -192,12 +196,14 @@ static void job_replace(struct cstep *s, struct cjob *j) {
         if (old->state == JOB_RUNNING) cjob_stop(old);
     }
     s->job = j;
+    s->settled = PROVIDER_STEP_WAITS; /* RETRY_STEP opens what was settled */
     j->step = s;
     if (s->hand != HAND_NONE) cjob_ready(j);
 }
 
 static void conductor_start(struct provider *provider, struct attempt *attempt) {
     struct conductor *c = self(provider);
+    attempt->executor_data = NULL;
     if (c->closing) return;
     struct crun *r = crun_get(c, attempt->run_id);
     if (!r) r = crun_make(c, attempt->run_id);
@@ -215,7 +221,8 @@ static void conductor_start(struct provider *provider, struct attempt *attempt) 
 static void conductor_stop(struct provider *provider, struct attempt *attempt) {
     UNUSED(provider);
     struct cjob *j = attempt->executor_data;
-    ASSERT(j != NULL && j->asked == attempt);
+    if (!j) return; /* it came after close() */
+    ASSERT(j->asked == attempt);
     cjob_stop(j);
 }
 
@@ -302,9 +309,10 @@ static void conductor_close(struct provider *provider) {
     c->close_ms = conductor_now(c) + CLOSE_MS;
     (void)uv_timer_stop(&c->poll);
     struct crun *r;
-    TAILQ_FOREACH(r, &c->runs, link) crun_withhold_no_more(r);
+    for (r = TAILQ_FIRST(&c->runs); r; r = TAILQ_NEXT(r, link))
+        crun_withhold_no_more(r);
     struct cstep *s;
-    TAILQ_FOREACH(s, &c->held, held) {
+    for (s = TAILQ_FIRST(&c->held); s; s = TAILQ_NEXT(s, held)) {
         s->handed += s->job && s->job->state == JOB_RUNNING;
         cstep_wake(s);
     }

@@ -211,25 +211,32 @@ TEST(conductor_stops_an_attempt_without_a_task) {
 }
 
 TEST(conductor_tells_of_an_end_made_there) {
-    static const struct {
-        const char *after, *code;
-    } cases[] = {{"?reason=enough", "PROVIDER_TERMINATED"},
-                 {"/remove?archiveWorkflow=false", "PROVIDER_LOST"}};
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        struct rig e;
-        rig_open(&e, EXEC("a", "sleep 60", ""));
-        rig_connect(&e);
-        RIG_UNTIL(&e, rig_step(&e, "a")->in_flight);
-        rig_run_for(&e, 1000);
-        ask_workflow(&e, "DELETE", "", cases[i].after);
-        RIG_UNTIL(&e, e.ended > 0);
-        CHECK(is(str_c(e.ended_code), cases[i].code), "%s", e.ended_code);
-        CHECK(i > 0 || is(str_c(e.ended_message), "enough"), "%s", e.ended_message);
-        RIG_UNTIL(&e, rig_step(&e, "a")->results == 1);
-        rig_run_for(&e, 6000);
-        CHECK(e.ended == 1);
-        rig_close(&e);
-    }
+    struct rig e;
+    rig_open(&e, EXEC("a", "sleep 60", ""));
+    rig_connect(&e);
+    RIG_UNTIL(&e, rig_step(&e, "a")->in_flight);
+    rig_run_for(&e, 1000);
+    ask_workflow(&e, "DELETE", "", "?reason=enough");
+    RIG_UNTIL(&e, e.ended > 0);
+    CHECK(is(str_c(e.ended_code), "PROVIDER_TERMINATED"), "%s", e.ended_code);
+    CHECK(is(str_c(e.ended_message), "enough"), "%s", e.ended_message);
+    RIG_UNTIL(&e, rig_step(&e, "a")->results == 1);
+    rig_run_for(&e, 6000);
+    CHECK(e.ended == 1 && is(rig_cluster_status(&e), "TERMINATED"));
+    rig_close(&e);
+}
+
+/* The ledger knows of a workflow that the server has not, or has no more. */
+TEST(conductor_tells_of_a_workflow_that_is_gone) {
+    struct rig e;
+    rig_open(&e, EXEC("a", "true", ""));
+    (void)snprintf(e.workflow, sizeof e.workflow, "00000000-0000-4000-8000-000000000000");
+    rig_connect(&e);
+    RIG_UNTIL(&e, e.ended > 0);
+    CHECK(is(str_c(e.ended_code), "PROVIDER_LOST"), "%s", e.ended_code);
+    RIG_UNTIL(&e, !rig_step(&e, "a")->in_flight);
+    CHECK(e.ended == 1 && e.starts == 0);
+    rig_close(&e);
 }
 
 /* More steps wait than tasks are kept alive: the others are given back, and answered by their id.

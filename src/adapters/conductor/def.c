@@ -23,7 +23,7 @@ static void put_plain(str id, struct buf *out) {
     size_t n = same ? id.len : DEF_NAME_MAX;
     for (size_t i = 0; i < n; i++) {
         same &= is_plain(id.ptr[i]);
-        buf_put_char(out, is_plain(id.ptr[i]) ? id.ptr[i] : '_');
+        buf_put(out, is_plain(id.ptr[i]) ? str_n(id.ptr + i, 1) : STR("_"));
     }
     if (same) return;
     uint8_t digest[SHA256_LEN];
@@ -54,7 +54,10 @@ bool def_step_take(str text, struct buf *out) {
         str rest = str_from(text, i);
         bool coded = text.ptr[i] == '%';
         if (coded && !str_starts(rest, STR("%24")) && !str_starts(rest, STR("%25"))) return false;
-        buf_put_char(out, !coded ? text.ptr[i] : rest.ptr[2] == '4' ? '$' : '%');
+        if (!coded)
+            buf_put_char(out, text.ptr[i]);
+        else
+            buf_put_c(out, rest.ptr[2] == '4' ? "$" : "%");
         if (coded) i += 2;
     }
     return text.len > 0 && !out->full;

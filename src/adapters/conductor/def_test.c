@@ -54,6 +54,7 @@ static str text_of(yyjson_val *val, const char *name) {
 }
 
 /* A definition in short: references in a row, a JOIN as j_x(s_a s_b), branches in brackets. */
+/* NOLINTNEXTLINE(misc-no-recursion): branches have no branches */
 static void shape(yyjson_val *tasks, struct buf *out) {
     size_t i;
     size_t n;
@@ -147,6 +148,7 @@ static bool is_safe(str ref) {
 }
 
 /* Every reference once, all of them safe; every input gives its step back. */
+/* NOLINTNEXTLINE(misc-no-recursion): likewise */
 static size_t check_refs(yyjson_val *tasks, struct map *seen, const struct plan *plan) {
     size_t steps = 0;
     size_t i;

@@ -56,6 +56,11 @@ enum hand {
     HAND_ANSWERED, /* for good */
 };
 
+enum sent { SENT_BEAT, SENT_BACK, SENT_FINAL }; /* what a request about a task was for */
+enum job_phase { JOB_NO_TASK, JOB_READY, JOB_RUNNING, JOB_STOPPED };
+/* The workflow's own state, as it was last seen or made. */
+enum cluster { CLUSTER_UNKNOWN, CLUSTER_RUNS, CLUSTER_PAUSED };
+
 struct crun;
 struct cjob;
 struct cstep { /* a step of which a task or an attempt was seen */
@@ -69,10 +74,10 @@ struct cstep { /* a step of which a task or an attempt was seen */
     int64_t beat_ms;
     bool shelve; /* there is no room for it */
     struct rest_call *call;
-    enum { SENT_BEAT, SENT_BACK, SENT_FINAL } sent; /* with `call` */
-    enum provider_step_state settled;               /* DONE, SKIPPED, FAILED; or WAITS: not yet */
-    bool withheld; /* FAILED, and it is not clear yet whether the run goes on */
-    char *output;  /* own memory, or NULL */
+    enum sent sent;                   /* with `call` */
+    enum provider_step_state settled; /* DONE, SKIPPED, FAILED; or WAITS: not yet */
+    bool withheld;                    /* FAILED, and it is not clear yet whether the run goes on */
+    char *output;                     /* own memory, or NULL */
     size_t output_len;
     struct cjob *job;
     bool dirty;
@@ -86,7 +91,7 @@ struct cjob { /* an attempt that the engine wants carried out */
     struct cstep *step; /* NULL: nobody speaks of its run any more */
     struct attempt *asked;
     struct attempt own; /* what the executor gets */
-    enum { JOB_NO_TASK, JOB_READY, JOB_RUNNING, JOB_STOPPED } state;
+    enum job_phase state;
     int64_t since_ms;
     bool late; /* it was logged */
 };
@@ -121,7 +126,7 @@ struct crun {
     /* pauses */
     bool paused;     /* says the engine */
     bool push_pause; /* tell the cluster so */
-    enum { CLUSTER_UNKNOWN, CLUSTER_RUNS, CLUSTER_PAUSED } cluster;
+    enum cluster cluster;
     /* looks */
     bool reset_due;    /* tasks that a predecessor shelved are to come at once */
     bool full;         /* the next look shall be at all of the workflow, */
@@ -185,7 +190,7 @@ void crun_free(struct crun *r);
 void crun_next(struct crun *r);
 void crun_release(struct crun *r); /* it is not ours any more */
 void crun_withhold_no_more(struct crun *r);
-void crun_end(struct crun *r, enum run_status status, str code, str message);
+void crun_end(struct crun *r, enum run_status value, str code, str message);
 void crun_link(struct crun *r, str workflow, str domain);
 bool crun_is_closed(str cluster_status);
 /* Ends a workflow that has no business being there. */

@@ -18,10 +18,12 @@
 
 enum { JSON_NESTING_MAX = 2 * JSON_DEPTH_MAX, FIRST_CHUNK = 16 * 1024, MESSAGE_MAX = 300 };
 
+enum call_state { CALL_READY, CALL_ACTIVE, CALL_RESTING };
+
 struct rest_call {
     TAILQ_ENTRY(rest_call) link;
     struct rest *rest;
-    enum { CALL_READY, CALL_ACTIVE, CALL_RESTING } state;
+    enum call_state state;
     const char *method;
     char *url, *body; /* own memory */
     size_t url_len, body_len;
@@ -100,7 +102,7 @@ static struct call_list *list_of(struct rest_call *call) {
                                         : &rest->resting;
 }
 
-static void move(struct rest_call *call, int state) {
+static void move(struct rest_call *call, enum call_state state) {
     struct rest *rest = call->rest;
     TAILQ_REMOVE(list_of(call), call, link);
     if (!call->hurry) {
@@ -128,7 +130,8 @@ static void timer_set(struct rest *rest) {
     if (rest->closing) return;
     int64_t first = INT64_MAX;
     struct rest_call *call;
-    TAILQ_FOREACH(call, &rest->resting, link) first = call->next_ms < first ? call->next_ms : first;
+    for (call = TAILQ_FIRST(&rest->resting); call; call = TAILQ_NEXT(call, link))
+        first = call->next_ms < first ? call->next_ms : first;
     if (first == INT64_MAX) {
         (void)uv_timer_stop(&rest->timer);
         return;
@@ -238,7 +241,7 @@ static void send_ready(struct rest *rest) {
 static void answer_broken(struct rest *rest) {
     struct rest_call *call;
     do {
-        TAILQ_FOREACH(call, &rest->ready, link) {
+        for (call = TAILQ_FIRST(&rest->ready); call; call = TAILQ_NEXT(call, link)) {
             if (call->broken) break;
         }
         struct error err;
@@ -264,12 +267,14 @@ static void on_timer(uv_timer_t *timer) {
 /* ---- the port ---- */
 
 static char *copy(const char *first, str second, size_t *len) {
-    size_t n = strlen(first);
-    char *text = mem_alloc(n + second.len + 1);
+    size_t room = strlen(first) + second.len + 1; /* for the NUL of base */
+    char *text = mem_alloc(room);
     if (!text) return NULL;
-    memcpy(text, first, n);
-    if (second.len > 0) memcpy(text + n, second.ptr, second.len);
-    *len = n + second.len;
+    struct buf b;
+    buf_init_fixed(&b, text, room);
+    buf_put_c(&b, first);
+    buf_put(&b, second);
+    *len = b.len;
     return text;
 }
 
@@ -314,7 +319,8 @@ void rest_hasten(struct rest *rest) {
     struct rest_call *call;
     struct call_list *lists[] = {&rest->ready, &rest->active, &rest->resting};
     for (size_t i = 0; i < COUNT_OF(lists); i++) {
-        TAILQ_FOREACH(call, lists[i], link) call->until_ms = call->next_ms = 0;
+        for (call = TAILQ_FIRST(lists[i]); call; call = TAILQ_NEXT(call, link))
+            call->until_ms = call->next_ms = 0;
     }
     timer_set(rest);
 }

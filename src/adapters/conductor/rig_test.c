@@ -450,6 +450,10 @@ bool rig_turn(struct rig *e, int64_t deadline) {
     return clock_mono_ns() / 1000000 < deadline;
 }
 
+void rig_turn_before(struct rig *e, int64_t deadline, const char *what) {
+    CHECK(rig_turn(e, deadline), "it never came: %s", what);
+}
+
 void rig_run_for(struct rig *e, int64_t ms) {
     int64_t until = clock_mono_ns() / 1000000 + ms;
     while (rig_turn(e, until))

@@ -65,17 +65,15 @@ void rig_crash(struct rig *e);
 struct rig_step *rig_step(struct rig *e, const char *id);
 /* Runs the loop until the condition holds; fails the test after RIG_WAIT_MS. */
 #define RIG_UNTIL(e, cond)                                                                         \
-    do {                                                                                           \
-        int64_t deadline = rig_deadline();                                                         \
-        while (!(cond))                                                                            \
-            if (!rig_turn(e, deadline)) CHECK(cond);                                               \
-    } while (0)
+    for (int64_t deadline = rig_deadline(); !(cond);)                                              \
+    rig_turn_before((e), deadline, #cond)
+void rig_turn_before(struct rig *e, int64_t deadline, const char *what);
 int64_t rig_deadline(void);
 bool rig_turn(struct rig *e, int64_t deadline);
 void rig_run_for(struct rig *e, int64_t ms);
 void rig_begin(struct rig *e, const char *id); /* before its turn */
 void rig_pause(struct rig *e, bool paused);
-void rig_end(struct rig *e, enum run_status status, const char *code, const char *message);
+void rig_end(struct rig *e, enum run_status value, const char *code, const char *message);
 /* A request to the server itself. The answer's JSON, or NULL. */
 yyjson_val *rig_ask(struct rig *e, const char *method, const char *path, str body);
 str rig_cluster_status(struct rig *e); /* of the run's workflow */

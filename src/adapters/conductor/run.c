@@ -12,7 +12,13 @@
 #include "base/limits.h"
 #include "base/log.h"
 
-enum { START_TIMEOUT_MS = 60000, LOOK_ENDING_MS = 200, LOOK_ENDING_MS_MAX = 2000 };
+enum {
+    START_TIMEOUT_MS = 60000,
+    LOOK_ENDING_MS = 200,
+    LOOK_ENDING_MS_MAX = 2000,
+    LOOK_BYTES_PER_S = 64 * 1024,
+    LOOK_MS_MAX = 60000
+};
 
 /* ---- memory ---- */
 
@@ -208,9 +214,8 @@ static void on_looked_up(void *context, const struct rest_answer *answer) {
     }
     crun_link(r, text_of(best, "workflowId"),
               text_of(json_member(best, "taskToDomain"), DEF_TASK_TYPE));
-    r->full = r->reset_due = true;
+    r->full = r->reset_due = r->push_pause = true;
     r->look_ms = 0;
-    r->push_pause |= r->paused;
 }
 
 /* The run's id goes in the body: servers refuse some characters in a path, escaped or not. */
@@ -288,7 +293,7 @@ static void tell_ended(struct crun *r, str code, str message) {
 static bool run_waits_for_task(const struct crun *r, int64_t for_ms) {
     struct conductor *c = r->c;
     struct cjob *j;
-    TAILQ_FOREACH(j, &c->jobs, link) {
+    for (j = TAILQ_FIRST(&c->jobs); j; j = TAILQ_NEXT(j, link)) {
         if (j->state == JOB_NO_TASK && j->step && j->step->run == r &&
             conductor_now(c) - j->since_ms >= for_ms)
             return true;
@@ -314,15 +319,14 @@ static void saw_closed(struct crun *r, str cluster_status, str reason) {
 }
 
 static void saw_open(struct crun *r, bool paused, int64_t time_ms) {
-    int before = r->cluster;
+    enum cluster before = r->cluster;
     r->cluster = paused ? CLUSTER_PAUSED : CLUSTER_RUNS;
     if (r->push_pause) {
         r->push_pause = paused != r->paused;
         return;
     }
     /* The engine changed its mind while we looked, or it is no change at all. */
-    if (r->asked_paused != r->paused || before == CLUSTER_UNKNOWN || before == (int)r->cluster)
-        return;
+    if (r->asked_paused != r->paused || before == CLUSTER_UNKNOWN || before == r->cluster) return;
     if (paused && !r->paused) tell_signal(r, SIGNAL_PAUSE, time_ms);
     if (!paused && r->paused) tell_signal(r, SIGNAL_RESUME, time_ms);
 }
@@ -334,7 +338,7 @@ static void inspect_job(struct crun *r, struct cjob *j, yyjson_val *tasks) {
     size_t n;
     yyjson_val *one;
     struct buf id;
-    buf_init(&id, ID_BYTES_MAX * 3);
+    buf_init(&id, (size_t)3 * ID_BYTES_MAX);
     def_step_put(j->step->id, &id);
     yyjson_arr_foreach(tasks, i, n, one) {
         if (str_eq(text_of(json_member(one, "inputData"), "stepId"), buf_str(&id)) &&
@@ -361,7 +365,7 @@ static void inspect_job(struct crun *r, struct cjob *j, yyjson_val *tasks) {
 static void inspect(struct crun *r, yyjson_val *workflow) {
     struct cjob *j;
     r->inspect = false;
-    TAILQ_FOREACH(j, &r->c->jobs, link) {
+    for (j = TAILQ_FIRST(&r->c->jobs); j; j = TAILQ_NEXT(j, link)) {
         if (j->state == JOB_NO_TASK && j->step && j->step->run == r &&
             conductor_now(r->c) - j->since_ms >= TASK_LATE_MS)
             inspect_job(r, j, json_member(workflow, "tasks"));
@@ -370,11 +374,17 @@ static void inspect(struct crun *r, yyjson_val *workflow) {
 
 static void end_saw(struct crun *r, str cluster_status);
 
+/* The definition of a large plan comes along each time: such a one is looked at less often. */
+static int64_t look_interval_ms(size_t bytes) {
+    int64_t ms = CONDUCTOR_RECONCILE_MS + (int64_t)(bytes / LOOK_BYTES_PER_S) * 1000;
+    return ms < LOOK_MS_MAX ? ms : LOOK_MS_MAX;
+}
+
 static void on_full_look(void *context, const struct rest_answer *answer) {
     struct crun *r = context;
     struct conductor *c = r->c;
     if (!settled(r, answer)) return;
-    r->look_ms = conductor_now(c) + CONDUCTOR_RECONCILE_MS;
+    r->look_ms = conductor_now(c) + look_interval_ms(answer->text.len);
     if (answer->st == ST_NOT_FOUND) {
         if (r->ending)
             end_saw(r, STR("GONE"));
@@ -420,10 +430,10 @@ static void on_short_look(void *context, const struct rest_answer *answer) {
         end_saw(r, cluster_status);
         return;
     }
-    int cluster = str_eq(cluster_status, STR("PAUSED"))    ? CLUSTER_PAUSED
-                  : str_eq(cluster_status, STR("RUNNING")) ? CLUSTER_RUNS
-                                                           : CLUSTER_UNKNOWN;
-    r->full = cluster == CLUSTER_UNKNOWN || cluster != (int)r->cluster;
+    enum cluster cluster = str_eq(cluster_status, STR("PAUSED"))    ? CLUSTER_PAUSED
+                           : str_eq(cluster_status, STR("RUNNING")) ? CLUSTER_RUNS
+                                                                    : CLUSTER_UNKNOWN;
+    r->full = cluster == CLUSTER_UNKNOWN || cluster != r->cluster;
     if (r->full) r->look_ms = 0;
 }
 
@@ -640,11 +650,11 @@ void crun_release(struct crun *r) {
     for (size_t i = 0; map_next(&r->steps, &i, &slot);) {
         struct cstep *s = slot->value;
         if (s->hand != HAND_HELD || s->call) continue; /* with a call, its lease runs out */
-        bool running = s->job && s->job->state == JOB_RUNNING;
+        s->handed += s->job && s->job->state == JOB_RUNNING;
         char text[64];
         struct buf out;
         buf_init_fixed(&out, text, sizeof text);
-        buf_printf(&out, "{\"handed\":%lld}", (long long)(s->handed + running));
+        buf_printf(&out, "{\"handed\":%lld}", (long long)s->handed);
         struct task_result result = {.workflow = str_c(s->workflow),
                                      .task = str_c(s->task),
                                      .worker = str_c(c->node),
@@ -676,10 +686,10 @@ static void linked_next(struct crun *r) {
     struct conductor *c = r->c;
     int64_t now = conductor_now(c);
     if (r->over) return; /* the engine was told, and will end the run */
-    if (now - r->poked_ms >= POKE_MS && run_waits_for_task(r, POKE_MS)) {
+    if (c->expected > 0 && now - r->poked_ms >= POKE_MS) {
         r->poked_ms = now;
-        r->poke = true;
-        if (run_waits_for_task(r, TASK_LATE_MS)) {
+        r->poke = run_waits_for_task(r, POKE_MS);
+        if (r->poke && run_waits_for_task(r, TASK_LATE_MS)) {
             r->inspect = r->full = true;
             r->look_ms = now;
         }

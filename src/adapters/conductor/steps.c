@@ -173,7 +173,7 @@ static void handed_json(const struct cstep *s, struct buf *out) {
     buf_printf(out, "{\"handed\":%lld}", (long long)s->handed);
 }
 
-static bool step_send(struct cstep *s, int sent, const char *state, str output,
+static bool step_send(struct cstep *s, enum sent sent, const char *state, str output,
                       int64_t callback_s) {
     struct task_result result = {.workflow = str_c(s->workflow),
                                  .task = str_c(s->task),

@@ -50,7 +50,7 @@ static void on_page(void *context, const struct rest_answer *answer) {
     bool more = answer->st == ST_OK && n == SWEEP_PAGE && ++c->sweep_page < SWEEP_PAGES_MAX;
     if (!more) {
         c->sweep_page = 0;
-        c->sweep_ms = conductor_now(c) + SWEEP_MS;
+        c->sweep_ms = conductor_now(c) + (answer->st == ST_OK ? SWEEP_MS : SWEEP_MS / 10);
     }
 }
 

@@ -22,7 +22,7 @@ void cjob_drop(struct cjob *j) {
     mem_free(j);
 }
 
-static void job_state(struct cjob *j, int state) {
+static void job_state(struct cjob *j, enum job_phase state) {
     if (j->state == JOB_NO_TASK) j->c->expected--;
     j->state = state;
     if (state == JOB_NO_TASK) j->c->expected++;
@@ -100,7 +100,7 @@ static void job_cancelled(struct cjob *j) {
 /* The engine may start and stop others from within an answer: the list is read anew each time. */
 static struct cjob *job_due(const struct conductor *c) {
     struct cjob *j;
-    TAILQ_FOREACH(j, &c->jobs, link) {
+    for (j = TAILQ_FIRST(&c->jobs); j; j = TAILQ_NEXT(j, link)) {
         if (j->state == JOB_STOPPED || (j->state == JOB_READY && c->running < c->slots)) return j;
     }
     return NULL;
@@ -200,7 +200,8 @@ static void answer_final(struct conductor *c, const struct task *t,
 static int idle_held(const struct conductor *c) {
     int n = 0;
     struct cstep *s;
-    TAILQ_FOREACH(s, &c->held, held) n += s->job == NULL;
+    for (s = TAILQ_FIRST(&c->held); s; s = TAILQ_NEXT(s, held))
+        n += s->job == NULL;
     return n;
 }
 
@@ -221,7 +222,9 @@ static void task_attach(struct crun *r, const struct task *t, const struct provi
     cstep_hand(s, HAND_HELD);
     if (found->step != PROVIDER_STEP_WAITS && found->step != PROVIDER_STEP_OPEN)
         cstep_settle(s, found->step, found->output);
-    else if (s->job)
+    else
+        s->settled = PROVIDER_STEP_WAITS;
+    if (s->job)
         cjob_ready(s->job);
     else if (found->step == PROVIDER_STEP_WAITS && idle_held(c) > IDLE_HELD_MAX)
         s->shelve = true;
@@ -363,7 +366,7 @@ void conductor_poll(struct conductor *c) {
 
 void conductor_poll_soon(struct conductor *c) {
     struct cpoller *p;
-    TAILQ_FOREACH(p, &c->pollers, link) {
+    for (p = TAILQ_FIRST(&c->pollers); p; p = TAILQ_NEXT(p, link)) {
         p->delay_ms = POLL_FAST_MS;
         p->next_ms = conductor_now(c);
     }
@@ -372,7 +375,7 @@ void conductor_poll_soon(struct conductor *c) {
 
 struct cpoller *cpoller_use(struct conductor *c, str domain) {
     struct cpoller *p;
-    TAILQ_FOREACH(p, &c->pollers, link) {
+    for (p = TAILQ_FIRST(&c->pollers); p; p = TAILQ_NEXT(p, link)) {
         if (str_eq(str_c(p->domain), domain)) break;
     }
     if (!p) {
