@@ -170,7 +170,9 @@ bool engine_step(struct engine *eng, str run_id, str step_id, enum provider_step
     if (step < 0) return true;
     const struct flow_step *s = &r->flow.steps[step];
     *output = s->output;
-    if (s->phase == FLOW_OPEN) *out = PROVIDER_STEP_OPEN;
+    enum plan_type type = r->plan->steps[step].type;
+    if (s->phase == FLOW_OPEN && plan_type_is_executed(type) && type != PLAN_EFFECT)
+        *out = PROVIDER_STEP_OPEN;
     if (s->phase != FLOW_SETTLED) return true;
     *out = s->state == STEP_SUCCESS   ? PROVIDER_STEP_DONE
            : s->state == STEP_SKIPPED ? PROVIDER_STEP_SKIPPED

@@ -56,7 +56,8 @@ static void on_rotating(void *context, str run_id) {
 
 /* Who terminates the execution cancels the run; any other end is a failure. */
 static void on_ended(void *context, str run_id, str code, str message) {
-    static const char *const codes[] = {"PROVIDER_TIMED_OUT", "PROVIDER_FAILED", "PROVIDER_LOST"};
+    static const char *const codes[] = {"PROVIDER_TIMED_OUT", "PROVIDER_FAILED", "PROVIDER_LOST",
+                                        "PROVIDER_REFUSED", "PROVIDER_COMPLETED"};
     struct one *o = context;
     const char *known = "PROVIDER_ENDED";
     metric_add(o->m_ended, 1);
@@ -78,8 +79,10 @@ static enum provider_step_state step_of(const struct run_view *view, str step_id
         const struct step_view *s = &view->steps[i];
         if (!s->id.ptr || !str_eq(s->id, step_id)) continue;
         switch (s->state) {
-        case STEP_RUNNING:
-            return PROVIDER_STEP_OPEN;
+        case STEP_RUNNING: /* only what is executed is given to a provider */
+            return str_eq(s->type, STR("exec")) || str_eq(s->type, STR("http"))
+                       ? PROVIDER_STEP_OPEN
+                       : PROVIDER_STEP_WAITS;
         case STEP_SUCCESS:
             return PROVIDER_STEP_DONE;
         case STEP_SKIPPED:
