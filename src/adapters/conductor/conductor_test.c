@@ -76,21 +76,42 @@ TEST(conductor_carries_out_a_diamond) {
     rig_close(&e);
 }
 
-/* A step waits much longer than a lease, and its task is still the first one. */
+/* A step waits much longer than a lease, and its task is still the first one. Another one is to
+ * start though Conductor sees no reason yet: it is asked after, and begins when its task comes. */
 TEST(conductor_keeps_a_task_that_waits) {
     struct rig e;
-    rig_open(&e, NOOP("a", ""));
+    rig_open(&e, NOOP("a", "") "," EXEC("b", "true", AFTER("'a'")));
     rig_step(&e, "a")->held = true;
     rig_connect(&e);
     RIG_UNTIL(&e, rig_step(&e, "a")->state == PROVIDER_STEP_OPEN);
-    for (int i = 0; i < 5; i++) {
-        rig_run_for(&e, DEF_LEASE_S * 1000 / 4);
-        ask_workflow(&e, "PUT", "decide/", "");
-    }
+    rig_begin(&e, "b");
+    rig_run_for(&e, 32000);
     CHECK(is(rig_task(&e, "a", "status"), "IN_PROGRESS") && rig_task_count(&e, "a") == 1);
+    CHECK(rig_step(&e, "b")->in_flight && rig_task_count(&e, "b") == 0);
     rig_step(&e, "a")->held = false;
     run_to_end(&e, RUN_COMPLETED);
     check_cluster(&e, "COMPLETED");
+    CHECK(rig_task_count(&e, "a") == 1 && rig_task_count(&e, "b") == 1 && e.recovered == 0);
+    rig_close(&e);
+}
+
+/* Somebody completes a task by hand: the step is carried out all the same. */
+TEST(conductor_is_not_who_decides) {
+    struct rig e;
+    rig_open(&e, NOOP("a", "") "," EXEC("b", TRACE("b"), AFTER("'a'")));
+    rig_step(&e, "a")->held = true;
+    rig_connect(&e);
+    RIG_UNTIL(&e, rig_step(&e, "a")->state == PROVIDER_STEP_OPEN);
+    for (const char *ref = "ab"; *ref; ref++) {
+        char path[256];
+        (void)snprintf(path, sizeof path, "/tasks/%s/s_%c/COMPLETED", e.workflow, *ref);
+        (void)rig_ask(&e, "POST", path, STR("{}"));
+        rig_run_for(&e, 1000);
+    }
+    CHECK(is(rig_cluster_status(&e), "COMPLETED") && rig_step(&e, "b")->starts == 0);
+    rig_step(&e, "a")->held = false;
+    run_to_end(&e, RUN_COMPLETED);
+    CHECK(rig_traces(&e, "b") == 1 && e.ended == 0);
     rig_close(&e);
 }
 

@@ -131,11 +131,27 @@ TEST(conductor_ends_a_second_workflow) {
     struct def_start start = {.run_id = str_c(e.run_id), .plan = e.plan, .domain = str_c(e.node)};
     CHECK(def_start_json(&start, &e.arena, &body, &err) == ST_OK);
     (void)rig_ask(&e, "POST", "/workflow", buf_str(&body));
+    buf_clear(&body);
+    def_workflow_name(e.plan->plan_id, &body);
+    char name[128];
+    (void)snprintf(name, sizeof name, "%.*s", STR_ARG(buf_str(&body)));
     buf_release(&body);
     finish(&e);
     CHECK(rig_step(&e, "a")->starts == 1 && rig_step(&e, "a")->results == 1);
-    yyjson_val *open = rig_ask(&e, "GET", "/workflow/running/plan_test_plan_x", STR_NONE);
-    CHECK(yyjson_arr_size(open) == 0);
+    struct buf ids;
+    char path[256];
+    buf_init(&ids, 1 << 12);
+    buf_printf(&ids, "[\"%s\"]", e.run_id);
+    (void)snprintf(path, sizeof path, "/workflow/%s/correlated?includeClosed=true", name);
+    yyjson_val *both = json_member(rig_ask(&e, "POST", path, buf_str(&ids)), e.run_id);
+    str first = STR("");
+    str second = STR("");
+    CHECK(yyjson_arr_size(both) == 2);
+    CHECK(json_str(json_member(yyjson_arr_get(both, 0), "status"), &first) &&
+          json_str(json_member(yyjson_arr_get(both, 1), "status"), &second));
+    CHECK(is(first, "TERMINATED") != is(second, "TERMINATED"));
+    CHECK(is(first, "COMPLETED") != is(second, "COMPLETED"));
+    buf_release(&ids);
     rig_close(&e);
 }
 
