@@ -25,6 +25,9 @@ enum {
     HEARTBEAT_MS = 20000, /* the cluster's patience; we send four in that time */
     IDLE_MS = 600000,     /* then a run of which nothing is wanted is forgotten */
     FIRST_TASK_MS = 5000, /* for a task that the cluster owes us, then we ask for one */
+    PARK_MS = 8000,   /* of a task that nobody here can answer; the cluster's patience is 10 s */
+    CALLS_BUSY = 512, /* calls under way: more about runs wait */
+    CALLS_PAUSE_MS = 100,
     NEXT_TASK_MS = 15000, /* the same after an answer that was refused */
     RETRY_MS = 1000,      /* then x2 */
     RETRY_MS_MAX = 30000,
@@ -38,9 +41,8 @@ struct task;
 
 struct wanted { /* an attempt that the engine waits for */
     TAILQ_ENTRY(wanted) link;
-    struct attempt *attempt;
+    struct attempt *attempt; /* NULL: answered; the rest goes when the run is not busy */
     bool stop;
-    bool left;        /* nobody waits for its answer, which is given all the same */
     bool commanded;   /* its activity is there, as far as we know */
     bool cancel_sent; /* and was asked to end */
     bool answered;    /* an answer under way says something of it: `due` */
@@ -101,7 +103,7 @@ struct temporal_run {
     int64_t retry_ms;
     struct run_times at;
     struct wanted_list wanted;
-    size_t wanted_count;
+    size_t wanted_count;   /* of those that are not answered */
     enum run_status close; /* RUN_NEW: it goes on */
     str code, message;
     int busy;
@@ -120,6 +122,8 @@ struct task { /* a workflow task, or the poll for one */
     struct temporal_run *run; /* while it is held or answered for one; or NULL */
     struct rpc_call *call;
     bool closes, continues, more; /* what its answer does */
+    uint64_t round;               /* of tasks_recheck() that saw it last */
+    uint64_t parked_until;        /* it belongs to another node, or will be ours in a moment */
     int pages;
 };
 TAILQ_HEAD(task_list, task);
@@ -133,7 +137,7 @@ struct temporal {
     struct arena arena;
     str ns, queue_name, own_queue_name, identity;
     int slots, pollers;
-    int64_t look_ms, sweep_ms, heartbeat_ms, hold_ms;
+    int64_t look_ms, sweep_ms, heartbeat_ms, hold_ms, idle_ms;
     struct map run_by_id;
     struct run_list runs;
     struct queue_list queues;
@@ -150,6 +154,7 @@ struct temporal {
     struct rpc_call *call; /* of boot or sweep */
     int64_t boot_pause_ms;
     uint64_t sweep_at;
+    uint64_t round; /* of tasks_recheck() */
     int sweep_pages;
     bool closing, ending;
     size_t handles; /* of libuv, not closed yet */
@@ -164,13 +169,14 @@ struct task_queue *task_queue_take(struct temporal *t,
                                    str name); /* NULL: memory is out, or too many */
 /* A run needs it no longer; NULL: just frees those that nobody needs. */
 void task_queue_drop(struct temporal *t, struct task_queue *queue);
+void temporal_tick_soon(struct temporal *t); /* a task was parked */
 void temporal_check_end(struct temporal *t); /* after something that a closing provider waits for */
 
 /* runs.c */
 struct temporal_run *execution_find(const struct temporal *t, str run_id);
 struct temporal_run *execution_new(struct temporal *t, str run_id);
 void execution_enter(struct temporal_run *r);
-void execution_leave(struct temporal_run *r); /* may free it, and does its next step */
+void execution_exit(struct temporal_run *r); /* does its next step, and may free it */
 void execution_doom(struct temporal_run *r);
 void execution_soon(struct temporal_run *r);
 void runs_kick(struct temporal *t); /* the cluster is there */
@@ -180,10 +186,12 @@ void execution_suspect(struct temporal_run *r);
 /* Tells the engine what is new in a history. Returns whether there was something. */
 bool execution_tell(struct temporal_run *r, str execution, const struct history *h);
 bool execution_tell_ended(struct temporal_run *r, const struct history *h);
-/* Answers an attempt, which is forgotten. false: the provider was closed from inside the answer,
- * and all that was wanted is gone. */
-bool wanted_answer(struct temporal_run *r, struct wanted *w, const struct outcome *outcome);
-bool wanted_cancelled(struct temporal_run *r, struct wanted *w);
+/* What is wanted, one after the other. Stays good while the run is busy, whatever the ports do. */
+struct wanted *wanted_first(const struct temporal_run *r);
+struct wanted *wanted_after(const struct wanted *w);
+/* Answers an attempt, which is forgotten. */
+void wanted_answer(struct temporal_run *r, struct wanted *w, const struct outcome *outcome);
+void wanted_cancelled(struct temporal_run *r, struct wanted *w);
 void execution_cancel_wanted(struct temporal_run *r, bool stopped_only);
 void execution_set_due(struct temporal_run *r); /* from what is wanted and what was commanded */
 void runs_open(struct provider *provider, const struct provider_run *run);
@@ -198,7 +206,8 @@ bool runs_idle(const struct provider *provider);
 bool execution_tell_signals(struct temporal_run *r, const struct history *h);
 
 /* tasks.c */
-void tasks_poll(struct temporal *t); /* as many polls as there should be */
+void tasks_poll(struct temporal *t);    /* as many polls as there should be */
+bool tasks_recheck(struct temporal *t); /* the parked ones; whether there are some */
 /* Answers the held task, or finds that the engine has to hear something first. */
 void execution_answer_task(struct temporal_run *r);
 void task_drop(struct task *task); /* unanswered: the cluster offers it again */

@@ -79,6 +79,8 @@ struct rpc {
     void *context;
 };
 
+size_t rpc_active(const struct rpc *rpc) { return rpc->handles; }
+
 const char *rpc_name(enum rpc_method method) { return methods[method].name; }
 
 /* ---- memory ---- */

@@ -62,6 +62,7 @@ MUST_CHECK status rpc_start(struct rpc *rpc, enum rpc_method method,
                             const ProtobufCMessage *request, struct arena *arena, rpc_done done,
                             void *context, struct rpc_call **call, struct error *err);
 void rpc_cancel(struct rpc_call *call);
+size_t rpc_active(const struct rpc *rpc); /* calls under way, or waiting for their next try */
 /* The execution that is there already, from the details of an ALREADY_EXISTS; or STR_NONE. */
 str rpc_existing_run(const struct rpc_answer *answer, struct arena *arena);
 const char *rpc_name(enum rpc_method method);

@@ -34,7 +34,7 @@ static void on_run_closed(uv_handle_t *handle) {
 static void on_run_timer(uv_timer_t *timer) {
     struct temporal_run *r = timer->data;
     execution_enter(r);
-    execution_leave(r);
+    execution_exit(r);
 }
 
 struct temporal_run *execution_new(struct temporal *t, str run_id) {
@@ -56,7 +56,7 @@ struct temporal_run *execution_new(struct temporal *t, str run_id) {
         mem_free(r);
         return NULL;
     }
-    r->at.idle = now_ms(t) + IDLE_MS;
+    r->at.idle = now_ms(t) + (uint64_t)t->idle_ms;
     TAILQ_INSERT_TAIL(&t->runs, r, link);
     uv_timer_init(t->loop, &r->timer);
     r->timer.data = r;
@@ -64,11 +64,34 @@ struct temporal_run *execution_new(struct temporal *t, str run_id) {
     return r;
 }
 
-static void wanted_free(struct temporal_run *r, struct wanted *w) {
-    TAILQ_REMOVE(&r->wanted, w, link);
+/* Nothing is taken out of the list while somebody may be walking it. */
+static void wanted_forget(struct temporal_run *r, struct wanted *w) {
     r->wanted_count--;
     w->attempt->executor_data = NULL;
-    mem_free(w);
+    w->attempt = NULL;
+}
+
+static void wanted_purge(struct temporal_run *r) {
+    struct wanted *next;
+    ASSERT(r->busy == 0);
+    for (struct wanted *w = TAILQ_FIRST(&r->wanted); w; w = next) {
+        next = TAILQ_NEXT(w, link);
+        if (w->attempt) continue;
+        TAILQ_REMOVE(&r->wanted, w, link);
+        mem_free(w);
+    }
+}
+
+struct wanted *wanted_first(const struct temporal_run *r) {
+    struct wanted *w = TAILQ_FIRST(&r->wanted);
+    return w && !w->attempt ? wanted_after(w) : w;
+}
+
+struct wanted *wanted_after(const struct wanted *w) {
+    struct wanted *next = TAILQ_NEXT(w, link);
+    while (next && !next->attempt)
+        next = TAILQ_NEXT(next, link);
+    return next;
 }
 
 static void set_queue(struct temporal_run *r, str name) {
@@ -81,8 +104,9 @@ static void set_queue(struct temporal_run *r, str name) {
 static void execution_free(struct temporal_run *r) {
     struct temporal *t = r->t;
     ASSERT(r->busy == 0);
-    while (!TAILQ_EMPTY(&r->wanted))
-        wanted_free(r, TAILQ_FIRST(&r->wanted));
+    for (struct wanted *w = wanted_first(r); w; w = wanted_after(w))
+        wanted_forget(r, w);
+    wanted_purge(r);
     if (r->call) rpc_cancel(r->call);
     if (r->wake_call) rpc_cancel(r->wake_call);
     if (r->task) task_drop(r->task);
@@ -99,41 +123,32 @@ static void execution_free(struct temporal_run *r) {
 
 /* ---- news for the engine ---- */
 
-bool wanted_answer(struct temporal_run *r, struct wanted *w, const struct outcome *o) {
-    struct temporal *t = r->t;
+void wanted_answer(struct temporal_run *r, struct wanted *w, const struct outcome *o) {
     struct attempt *attempt = w->attempt;
-    wanted_free(r, w);
+    ASSERT(r->busy > 0);
+    wanted_forget(r, w);
     r->digests = true;
     attempt->done(attempt, o->ok, o->output, o->code, o->message, o->detail);
-    return !t->closing;
 }
 
-bool wanted_cancelled(struct temporal_run *r, struct wanted *w) {
+void wanted_cancelled(struct temporal_run *r, struct wanted *w) {
     struct outcome o = {.code = "CANCELLED", .message = STR("the attempt was cancelled")};
-    return wanted_answer(r, w, &o);
+    wanted_answer(r, w, &o);
 }
 
 void execution_cancel_wanted(struct temporal_run *r, bool stopped_only) {
-    struct wanted *next;
-    for (struct wanted *w = TAILQ_FIRST(&r->wanted); w; w = next) {
-        next = TAILQ_NEXT(w, link);
-        if ((w->stop || !stopped_only) && !wanted_cancelled(r, w)) return;
+    for (struct wanted *w = wanted_first(r); w; w = wanted_after(w)) {
+        if (w->stop || !stopped_only) wanted_cancelled(r, w);
     }
 }
 
 void runs_release(struct temporal *t) {
-    struct temporal_run *r;
     struct temporal_run *next;
-    for (r = TAILQ_FIRST(&t->runs); r; r = next) {
+    for (struct temporal_run *r = TAILQ_FIRST(&t->runs); r; r = next) {
         next = TAILQ_NEXT(r, link);
         r->doomed = true; /* one that is busy is freed when it is left */
-        while (!TAILQ_EMPTY(&r->wanted)) {
-            struct wanted *w = TAILQ_FIRST(&r->wanted);
-            if (w->left)
-                (void)wanted_cancelled(r, w);
-            else
-                wanted_free(r, w); /* unanswered: it goes on at the cluster */
-        }
+        for (struct wanted *w = wanted_first(r); w; w = wanted_after(w))
+            wanted_forget(r, w); /* unanswered: it goes on at the cluster */
         if (r->busy == 0) execution_free(r);
     }
 }
@@ -185,20 +200,15 @@ bool execution_tell_ended(struct temporal_run *r, const struct history *h) {
     struct arena scratch;
     arena_init(&scratch, RUN_ARENA_FIRST, TASK_ARENA_MAX);
     bool told = false;
-    struct wanted *next;
-    for (struct wanted *w = TAILQ_FIRST(&r->wanted); w; w = next) {
+    for (struct wanted *w = wanted_first(r); w; w = wanted_after(w)) {
         const struct history_activity *a = history_find(h, wanted_id(w));
-        if (!a || a->state == ACTIVITY_PENDING) {
-            next = TAILQ_NEXT(w, link);
-            continue;
-        }
+        if (!a || a->state == ACTIVITY_PENDING) continue;
         struct outcome outcome;
         history_outcome(a, w->stop, &scratch, &outcome);
         tell_recovered(r, w->attempt, a->attempt);
-        if (r->t->closing) break; /* closed from inside the port: w is gone */
-        next = TAILQ_NEXT(w, link);
+        if (!w->attempt) continue; /* the engine left it, from inside the port */
+        wanted_answer(r, w, &outcome);
         told = true;
-        if (!wanted_answer(r, w, &outcome)) break;
     }
     arena_release(&scratch);
     return told;
@@ -214,9 +224,8 @@ static void execution_gone(struct temporal_run *r, const char *code, str message
 /* ---- what is due ---- */
 
 void execution_set_due(struct temporal_run *r) {
-    const struct wanted *w;
     r->due = r->close != RUN_NEW;
-    TAILQ_FOREACH(w, &r->wanted, link) {
+    for (struct wanted *w = wanted_first(r); w; w = wanted_after(w)) {
         if (r->due) return;
         r->due = w->stop ? !w->cancel_sent : !w->commanded && !r->drains;
     }
@@ -247,8 +256,7 @@ static void call_worked(struct temporal_run *r) {
 /* ---- reading its history without a task ---- */
 
 static void mark_commanded(struct temporal_run *r, const struct history *h) {
-    struct wanted *w;
-    TAILQ_FOREACH(w, &r->wanted, link) {
+    for (struct wanted *w = wanted_first(r); w; w = wanted_after(w)) {
         const struct history_activity *a = history_find(h, wanted_id(w));
         w->commanded = a != NULL;
         w->cancel_sent = a && a->cancel_requested;
@@ -281,10 +289,12 @@ static void read_over(struct temporal_run *r) {
         if (!str_utf8(message, &bad)) message.len = bad;
         execution_gone(r, "PROVIDER_TERMINATED", message);
         return;
+    case HISTORY_CANCELLED:
+        execution_gone(r, "PROVIDER_TERMINATED", STR("the execution was cancelled at the cluster"));
+        return;
     case HISTORY_COMPLETED:
     case HISTORY_FAILED:
-    case HISTORY_CANCELLED:
-        execution_gone(r, "PROVIDER_TERMINATED", STR("the execution was closed at the cluster"));
+        execution_gone(r, "PROVIDER_FAILED", STR("the execution was closed by somebody else"));
         return;
     }
 }
@@ -318,7 +328,7 @@ static void on_read(void *context, const struct rpc_answer *answer) {
         }
     }
     if (!r->call) arena_release(&r->read_arena);
-    execution_leave(r);
+    execution_exit(r);
 }
 
 static void read_page(struct temporal_run *r, str token) {
@@ -350,11 +360,10 @@ static void tell_pending(struct temporal_run *r, const Tp__DescribeResponse *d) 
     for (size_t i = 0; i < d->n_pending_activities; i++) {
         const Tp__PendingActivity *p = d->pending_activities[i];
         if (p->attempt < 2 || p->state != ACTIVITY_STATE_STARTED) continue;
-        struct wanted *w = TAILQ_FIRST(&r->wanted);
+        struct wanted *w = wanted_first(r);
         while (w && !str_eq(wanted_id(w), wire_str(p->activity_id)))
-            w = TAILQ_NEXT(w, link);
+            w = wanted_after(w);
         if (w) tell_recovered(r, w->attempt, p->attempt);
-        if (r->t->closing) return;
     }
 }
 
@@ -396,7 +405,7 @@ static void on_described(void *context, const struct rpc_answer *answer) {
     } else {
         call_failed(r, rpc_name(RPC_DESCRIBE), answer->code, answer->message);
     }
-    execution_leave(r);
+    execution_exit(r);
 }
 
 static void describe_begin(struct temporal_run *r) {
@@ -430,7 +439,8 @@ static void on_started(void *context, const struct rpc_answer *answer) {
         call_worked(r);
         set_execution(r, wire_str(started->run_id));
         r->phase = started->started ? PHASE_READY : PHASE_UNKNOWN;
-        r->at.wake = now_ms(r->t) + FIRST_TASK_MS; /* its first task comes by itself */
+        if (strcmp(r->told, r->execution) != 0) /* its first task comes by itself, if not before */
+            r->at.wake = now_ms(r->t) + FIRST_TASK_MS;
         if (started->started) tell_execution(r, false);
     } else if (answer->code == GRPC_ALREADY_EXISTS) {
         struct arena scratch;
@@ -443,7 +453,7 @@ static void on_started(void *context, const struct rpc_answer *answer) {
     } else {
         call_failed(r, rpc_name(RPC_START), answer->code, answer->message);
     }
-    execution_leave(r);
+    execution_exit(r);
 }
 
 static bool put_memo(Tp__Memo *memo, const char *name, str value, struct arena *arena) {
@@ -517,9 +527,8 @@ static void on_woken(void *context, const struct rpc_answer *answer) {
     r->wake_call = NULL;
     execution_enter(r);
     uint64_t now = now_ms(r->t);
-    if (answer->code == GRPC_OK) {
+    if (answer->code == GRPC_OK) { /* its task may have been faster than this answer */
         r->retry_ms = 0;
-        if (!r->task) r->at.wake = now + NEXT_TASK_MS;
     } else if (answer->code == GRPC_NOT_FOUND) { /* closed, or not there: see which */
         r->at.wake = now + NEXT_TASK_MS;
         r->phase = PHASE_UNKNOWN;
@@ -528,7 +537,7 @@ static void on_woken(void *context, const struct rpc_answer *answer) {
         int64_t pause = next_retry(r);
         r->at.wake = now + (uint64_t)pause;
     }
-    execution_leave(r);
+    execution_exit(r);
 }
 
 static void wake_begin(struct temporal_run *r) {
@@ -544,6 +553,7 @@ static void wake_begin(struct temporal_run *r) {
     request.signal_name = wire_bytes(WAKE_SIGNAL);
     request.identity = wire_bytes(t->identity);
     request.request_id = wire_bytes(str_n(id, sizeof id));
+    r->at.wake = now_ms(t) + NEXT_TASK_MS;
     if (rpc_start(t->rpc, RPC_SIGNAL, &request.base, NULL, on_woken, r, &r->wake_call, &err) !=
         ST_OK)
         r->at.wake = now_ms(t) + (uint64_t)next_retry(r);
@@ -592,6 +602,8 @@ static void execution_step(struct temporal_run *r) {
         r->tell_link = false;
         tell_link(r);
     }
+    if (!r->call && is_due(r->at.retry, now) && rpc_active(t->rpc) > CALLS_BUSY)
+        r->at.retry = now + CALLS_PAUSE_MS; /* after a start there is much to ask at once */
     if (!r->call && is_due(r->at.retry, now)) {
         if (r->phase == PHASE_NEW && r->close == RUN_NEW) start_begin(r);
         if (r->phase == PHASE_UNKNOWN) describe_begin(r);
@@ -629,11 +641,12 @@ static void execution_arm(struct temporal_run *r) {
 
 void execution_enter(struct temporal_run *r) { r->busy++; }
 
-void execution_leave(struct temporal_run *r) {
+void execution_exit(struct temporal_run *r) {
     ASSERT(r->busy > 0);
     if (r->busy == 1 && !r->doomed) execution_step(r);
     r->busy--;
     if (r->busy > 0) return;
+    wanted_purge(r);
     if (r->doomed)
         execution_free(r);
     else
@@ -644,7 +657,7 @@ void execution_doom(struct temporal_run *r) { r->doomed = true; }
 
 void execution_soon(struct temporal_run *r) {
     r->soon = true;
-    if (!is_idle(r)) r->at.idle = now_ms(r->t) + IDLE_MS;
+    if (!is_idle(r)) r->at.idle = now_ms(r->t) + (uint64_t)r->t->idle_ms;
     if (r->busy == 0) execution_arm(r);
 }
 
@@ -727,11 +740,21 @@ void runs_stop(struct provider *provider, struct attempt *attempt) {
     execution_soon(r);
 }
 
-/* The activity goes on, for the node that goes on with the run. */
+/* The activity goes on, for the node that goes on with the run; whether that is still us is asked
+ * again when the cluster has something for it. */
 void runs_leave(struct provider *provider, struct attempt *attempt) {
+    struct temporal *t = of(provider);
     struct wanted *w = attempt->executor_data;
-    UNUSED(provider);
-    if (w) w->left = true;
+    struct temporal_run *r = w ? execution_find(t, attempt->run_id) : NULL;
+    if (r) {
+        wanted_forget(r, w);
+        r->opened = false;
+        r->digests = false;
+        execution_set_due(r);
+        execution_soon(r);
+    }
+    attempt->done(attempt, false, STR_NONE, "CANCELLED", STR("it is left to whoever goes on"),
+                  STR_NONE);
 }
 
 void runs_note(struct provider *provider, const struct provider_note *note) {

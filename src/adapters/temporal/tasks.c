@@ -152,7 +152,7 @@ static void on_told(void *context, const struct rpc_answer *answer) {
 void task_fail(struct task *task, const char *why) {
     struct temporal *t = task->t;
     struct error err;
-    LOG(LOG_WARN, "temporal: a workflow task is given back",
+    LOG(t->closing ? LOG_DEBUG : LOG_WARN, "temporal: a workflow task is given back",
         LOG_S("run",
               task->poll->execution ? wire_str(task->poll->execution->workflow_id) : STR_NONE),
         LOG_S("why", str_c(why)));
@@ -242,7 +242,7 @@ static void task_attach(struct task *task, struct temporal_run *r) {
     r->at.hold = now + (uint64_t)t->hold_ms;
     r->at.wake = 0;
     r->at.look = now + (uint64_t)t->look_ms;
-    r->at.idle = now + IDLE_MS;
+    r->at.idle = now + (uint64_t)t->idle_ms;
     r->drains = false;
     if (r->phase == PHASE_GONE) r->phase = PHASE_READY; /* a task proves that it is not */
     execution_enter(r);
@@ -252,7 +252,19 @@ static void task_attach(struct task *task, struct temporal_run *r) {
     }
     if (!t->closing) execution_tell(r, wire_str(task->poll->execution->run_id), &task->history);
     if (!t->closing) execution_tell_ended(r, &task->history);
-    execution_leave(r);
+    execution_exit(r);
+}
+
+/* Given back at once, it would come back at once, then later and later: it is kept for as long as
+ * the cluster allows, and asked for again. */
+static void task_park(struct task *task, const char *why) {
+    struct temporal *t = task->t;
+    if (task->parked_until == 0) {
+        task->parked_until = now_ms(t) + PARK_MS;
+        temporal_tick_soon(t);
+    } else if (now_ms(t) >= task->parked_until) {
+        task_fail(task, why);
+    }
 }
 
 static void task_adopt(struct task *task, str run_id) {
@@ -267,22 +279,40 @@ static void task_adopt(struct task *task, str run_id) {
         return;
     }
     if (st != ST_OK) {
-        task_fail(task, err.msg);
+        task_park(task, err.msg);
         return;
     }
+    task->parked_until = 0;
     if (run_is_final(found.status)) {
         task_answer_alone(task, &found);
         return;
     }
     if (!found.ours) { /* whoever it belongs to polls this queue too, or will */
-        task_fail(task, "the run belongs to another node");
+        task_park(task, "the run belongs to another node");
         return;
     }
-    struct temporal_run *r = execution_new(t, run_id);
+    struct temporal_run *r = execution_find(t, run_id);
+    if (!r || r->doomed) r = execution_new(t, run_id);
     if (!r)
         task_fail(task, "too many runs at once");
     else
         task_attach(task, r);
+}
+
+bool tasks_recheck(struct temporal *t) {
+    bool parked = false;
+    t->round++;
+    for (struct task *task = TAILQ_FIRST(&t->tasks); task && !t->closing;) {
+        if (task->parked_until == 0 || task->call || task->round == t->round) {
+            task = TAILQ_NEXT(task, link);
+            continue;
+        }
+        parked = true;
+        task->round = t->round;
+        task_adopt(task, wire_str(task->poll->execution->workflow_id));
+        task = TAILQ_FIRST(&t->tasks); /* any of them may have ended meanwhile */
+    }
+    return parked;
 }
 
 static void task_whole(struct task *task) {
@@ -298,7 +328,7 @@ static void task_whole(struct task *task) {
     }
     str run_id = wire_str(poll->execution->workflow_id);
     struct temporal_run *r = execution_find(task->t, run_id);
-    if (r && !r->doomed)
+    if (r && !r->doomed && (r->opened || r->close != RUN_NEW))
         task_attach(task, r);
     else
         task_adopt(task, run_id);
@@ -307,7 +337,6 @@ static void task_whole(struct task *task) {
 /* ---- the answer ---- */
 
 static void answer_accepted(struct temporal_run *r, const struct task *task) {
-    struct wanted *next;
     uint64_t now = now_ms(r->t);
     if (task->closes) {
         execution_cancel_wanted(r, false);
@@ -317,8 +346,7 @@ static void answer_accepted(struct temporal_run *r, const struct task *task) {
     const struct history *h = &task->history;
     bool draining = h->suggest_continue && !task->continues;
     bool left = false;
-    for (struct wanted *w = TAILQ_FIRST(&r->wanted); w; w = next) {
-        next = TAILQ_NEXT(w, link);
+    for (struct wanted *w = wanted_first(r); w; w = wanted_after(w)) {
         if (task->continues) { /* the new execution knows none of them */
             w->commanded = w->cancel_sent = false;
             continue;
@@ -358,10 +386,10 @@ static void on_answered(void *context, const struct rpc_answer *answer) {
                 LOG_S("run", r->run_id), LOG_S("code", str_c(grpc_code_name(answer->code))),
                 LOG_S("why", answer->message));
     }
-    struct wanted *w;
-    TAILQ_FOREACH(w, &r->wanted, link) w->answered = false;
+    for (struct wanted *w = wanted_first(r); w; w = wanted_after(w))
+        w->answered = false;
     task_end(task);
-    execution_leave(r);
+    execution_exit(r);
 }
 
 /* What can be answered here and now. */
@@ -370,14 +398,11 @@ static void tell_answers(struct temporal_run *r, const struct task *task) {
         .code = "PAYLOAD_TOO_LARGE",
         .message = STR_LIT("the fields of the step are more than the cluster takes")};
     execution_tell_ended(r, &task->history);
-    if (r->t->closing) return;
-    struct wanted *next;
-    for (struct wanted *w = TAILQ_FIRST(&r->wanted); w; w = next) {
-        next = TAILQ_NEXT(w, link);
-        if (w->due != WANTED_NEVER && w->due != WANTED_TOO_LARGE) continue;
-        bool open =
-            w->due == WANTED_NEVER ? wanted_cancelled(r, w) : wanted_answer(r, w, &too_large);
-        if (!open) return;
+    for (struct wanted *w = wanted_first(r); w; w = wanted_after(w)) {
+        if (w->due == WANTED_NEVER)
+            wanted_cancelled(r, w);
+        else if (w->due == WANTED_TOO_LARGE)
+            wanted_answer(r, w, &too_large);
     }
 }
 
@@ -388,9 +413,8 @@ static status make_commands(struct temporal_run *r, struct task *task, struct co
         arena_try(&task->arena, (r->wanted_count + 1) * sizeof *attempts);
     if (!attempts) return error_set(err, ST_RETRY, "out of memory");
     size_t n = 0;
-    struct wanted *w;
-    TAILQ_FOREACH(w, &r->wanted, link)
-    attempts[n++] = (struct wanted_attempt){w->attempt, wanted_id(w), w->stop, WANTED_WAITS};
+    for (struct wanted *w = wanted_first(r); w; w = wanted_after(w))
+        attempts[n++] = (struct wanted_attempt){w->attempt, wanted_id(w), w->stop, WANTED_WAITS};
     struct commands_want want = {.history = &task->history,
                                  .attempts = attempts,
                                  .attempt_count = n,
@@ -405,7 +429,7 @@ static status make_commands(struct temporal_run *r, struct task *task, struct co
     if (st != ST_OK) return st;
     n = 0;
     *answers = false;
-    TAILQ_FOREACH(w, &r->wanted, link) {
+    for (struct wanted *w = wanted_first(r); w; w = wanted_after(w)) {
         w->due = attempts[n++].due;
         *answers = *answers || w->due == WANTED_ENDED || w->due == WANTED_NEVER ||
                    w->due == WANTED_TOO_LARGE;
@@ -441,8 +465,8 @@ void execution_answer_task(struct temporal_run *r) {
     task->closes = commands.closes;
     task->continues = commands.continues;
     task->more = commands.more;
-    struct wanted *w;
-    TAILQ_FOREACH(w, &r->wanted, link) w->answered = true;
+    for (struct wanted *w = wanted_first(r); w; w = wanted_after(w))
+        w->answered = true;
     r->due = false;
     r->at.wake = now_ms(t) + NEXT_TASK_MS; /* until its answer is there */
 }

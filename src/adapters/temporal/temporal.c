@@ -12,6 +12,7 @@ enum {
     TEMPORAL_ARENA_MAX = 64 * 1024,
     NAME_BYTES_MAX = 200, /* of a namespace, a queue, a node */
     TICK_MS = 5000,       /* polls that could not begin are begun */
+    PARKED_TICK_MS = 500, /* while tasks are parked */
     BOOT_PAUSE_MS = 500,  /* then x2 */
     BOOT_PAUSE_MS_MAX = 10000,
     SWEEP_PAGE = 100,
@@ -143,8 +144,15 @@ static void tick(struct temporal *t) {
         t->sweep_pages = 0;
         sweep_page(t, STR_NONE);
     }
+    bool parked = tasks_recheck(t);
+    if (t->closing) return; /* from inside a port */
     uint64_t pause = t->sweep_ms < TICK_MS ? (uint64_t)t->sweep_ms : TICK_MS;
+    if (parked && pause > PARKED_TICK_MS) pause = PARKED_TICK_MS;
     uv_timer_start(&t->timer, on_timer, pause, 0);
+}
+
+void temporal_tick_soon(struct temporal *t) {
+    if (t->ready && !t->closing) uv_timer_start(&t->timer, on_timer, PARKED_TICK_MS, 0);
 }
 
 static void boot_later(struct temporal *t, int code, str why) {
@@ -335,6 +343,7 @@ static status options_take(struct temporal *t, const struct temporal_options *o,
     t->sweep_ms = or_ms(o->sweep_ms, SWEEP_MS);
     t->heartbeat_ms = or_ms(o->heartbeat_ms, HEARTBEAT_MS);
     t->hold_ms = or_ms(o->hold_ms, HOLD_MS);
+    t->idle_ms = or_ms(o->idle_ms, IDLE_MS);
     char host[256] = "";
     char text[2 * NAME_BYTES_MAX + 2];
     (void)gethostname(host, sizeof host - 1);

@@ -38,8 +38,9 @@ struct temporal_options { /* zero and STR_NONE stand for the default; all is cop
     int pollers;             /* of workflow tasks */
     /* For tests: how often runs are looked at without being asked (30 s), how often executions that
      * should be closed are searched for (5 min), the heartbeat that the cluster insists on (20 s),
-     * and how long a workflow task is held for the engine (2 s). */
-    int64_t look_ms, sweep_ms, heartbeat_ms, hold_ms;
+     * how long a workflow task is held for the engine (2 s), and when a run of which nothing is
+     * wanted is forgotten (10 min). */
+    int64_t look_ms, sweep_ms, heartbeat_ms, hold_ms, idle_ms;
 };
 
 /* Opens the provider and begins to poll; a cluster that cannot be reached yet is tried again for
