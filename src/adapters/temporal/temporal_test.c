@@ -73,6 +73,11 @@ TEST(temporal_refuses_attempts_whose_plan_is_no_good) {
     fake_start(run, p, &s, "one", 1);
     WAIT_FOR(&w, shot_over(&s));
     CHECK(!s.ok && is(s.code, "PLAN_HASH_MISMATCH") && has(s.message, "no good"));
+    w.bad_ref = true;
+    fake_start(run, p, &s, "one", 2);
+    WAIT_FOR(&w, shot_over(&s));
+    CHECK(!s.ok && is(s.code, "ATTEMPT_INVALID"), "%s", s.code);
+    CHECK(lines_in(&w, "one") == 0);
     world_close(&w);
 }
 
@@ -84,8 +89,9 @@ TEST(temporal_stops_attempts) {
     struct fake_run *run = run_add(&w);
     fake_open(run, p);
     fake_start(run, p, &s[0], "slow", 1);
-    fake_start(run, p, &s[1], "one", 1); /* waits for the slot */
     WAIT_FOR(&w, lines_in(&w, "slow") == 1);
+    fake_start(run, p, &s[1], "one", 1); /* waits for the slot */
+    world_sleep(&w, 500);
     p->ops->stop(p, &s[1].attempt);
     WAIT_FOR(&w, shot_over(&s[1]));
     CHECK(!s[1].ok && is(s[1].code, "CANCELLED"), "%s", s[1].code);
@@ -249,6 +255,56 @@ TEST(temporal_takes_over_the_runs_of_another_node) {
     world_close(&w);
 }
 
+TEST(temporal_leaves_attempts_to_whoever_goes_on) {
+    struct world w;
+    struct shot left;
+    struct shot s;
+    world_open(&w);
+    struct provider *worker = world_provider(&w, "n2", 4);
+    w.p = NULL;
+    struct provider *p = world_provider(&w, "n1", -1);
+    struct fake_run *run = run_add(&w);
+    fake_open(run, p);
+    fake_start(run, p, &left, "while", 1);
+    WAIT_FOR(&w, lines_in(&w, "while") == 1);
+    p->ops->leave(p, &left.attempt);
+    CHECK(shot_over(&left) && is(left.code, "CANCELLED"));
+    run->ours = false; /* its lease is somebody else's for a while */
+    WAIT_FOR(&w, lines_in(&w, "while-end") == 1);
+    world_sleep(&w, 1000);
+    CHECK(run->looks == 0);
+    run->ours = true;
+    WAIT_FOR(&w, run->looks == 1);
+    fake_open_linked(run, p);
+    fake_start(run, p, &s, "while", 1);
+    WAIT_FOR(&w, shot_over(&s));
+    CHECK(s.ok && lines_in(&w, "while") == 1);
+    fake_end(run, p, RUN_COMPLETED);
+    hand_wait_status(run, COMPLETED);
+    world_drop(&w, &worker);
+    world_close(&w);
+}
+
+TEST(temporal_forgets_idle_runs_and_finds_them_again) {
+    struct world w;
+    struct shot s[2];
+    world_open(&w);
+    w.options.idle_ms = 200;
+    struct provider *p = world_provider(&w, "n1", 0);
+    struct fake_run *run = run_add(&w);
+    fake_open(run, p);
+    fake_start(run, p, &s[0], "one", 1);
+    WAIT_FOR(&w, shot_over(&s[0]));
+    world_sleep(&w, 1000);
+    fake_start(run, p, &s[1], "two", 1); /* without having been told of the run */
+    WAIT_FOR(&w, shot_over(&s[1]));
+    CHECK(s[1].ok && run->links >= 2 && run->ended == 0);
+    world_sleep(&w, 1000);
+    fake_end(run, p, RUN_COMPLETED);
+    hand_wait_status(run, COMPLETED);
+    world_close(&w);
+}
+
 /* ---- the cluster's own tools ---- */
 
 TEST(temporal_brings_signals_and_cancellations) {
@@ -362,6 +418,30 @@ TEST(temporal_continues_as_new) {
     CHECK(hand_status(run, first) == CONTINUED && hand_status(run, run->execution) == RUNNING);
     fake_start(run, p, &s[0], "two", 1);
     WAIT_FOR(&w, shot_over(&s[0]));
+    fake_end(run, p, RUN_COMPLETED);
+    hand_wait_status(run, COMPLETED);
+    world_close(&w);
+}
+
+TEST(temporal_drains_before_it_continues_as_new) {
+    struct world w;
+    struct shot s[2];
+    char first[64];
+    world_open(&w);
+    struct provider *p = world_provider(&w, "n1", 0);
+    struct fake_run *run = run_add(&w);
+    fake_open(run, p);
+    fake_start(run, p, &s[0], "while", 1);
+    WAIT_FOR(&w, lines_in(&w, "while") == 1);
+    snprintf(first, sizeof first, "%s", run->execution);
+    for (int i = 0; i < 70; i++)
+        hand_signal(run, "tick", NULL);
+    WAIT_FOR(&w, run->signals == 70 || s[0].answers > 0);
+    fake_start(run, p, &s[1], "two", 1); /* its turn comes in the next execution */
+    WAIT_FOR(&w, shot_over(&s[0]) && shot_over(&s[1]));
+    CHECK(s[0].ok && s[1].ok && run->signals == 70);
+    CHECK(run->rotated >= 1 && run->continued_links == 1 && !is(first, run->execution));
+    CHECK(lines_in(&w, "while") == 1 && hand_status(run, first) == CONTINUED);
     fake_end(run, p, RUN_COMPLETED);
     hand_wait_status(run, COMPLETED);
     world_close(&w);

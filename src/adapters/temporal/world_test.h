@@ -44,6 +44,7 @@ struct world {
     const char *plan_error; /* ports.plan() refuses with it */
     int plan_waits;         /* and says so often that it is being fetched */
     int plans_out;
+    bool bad_ref; /* of attempts to come */
     struct fake_run runs[32];
     size_t run_count;
     uv_timer_t turn;  /* the engine's */
