@@ -132,14 +132,14 @@ static void make_plan(struct world *w) {
         "{\"stepId\":\"slow\",\"type\":\"exec\",\"command\":\"echo x >> %s/slow; sleep 300\"},"
         "{\"stepId\":\"while\",\"type\":\"exec\",\"command\":\"echo x >> %s/while; sleep 2; "
         "echo x >> %s/while-end; echo done\"},"
-        "{\"stepId\":\"once\",\"type\":\"exec\",\"command\":\"echo x >> %s/once; if mkdir "
-        "%s/was-here 2>/dev/null; then sleep 300; fi; echo again\"}"
+        "{\"stepId\":\"once\",\"type\":\"exec\",\"command\":\"if mkdir %s/was-here 2>/dev/null; "
+        "then echo x >> %s/once; sleep 300; fi; echo x >> %s/once; echo again\"}"
         "]}";
     char whole[4096];
     struct plan_problems problems;
     struct error err = {0};
     const char *d = w->dir;
-    snprintf(whole, sizeof whole, text, d, d, d, d, d, d, d);
+    snprintf(whole, sizeof whole, text, d, d, d, d, d, d, d, d);
     CHECK(plan_parse(str_c(whole), &w->arena, &w->plan, &problems, &err) == ST_OK, "%s", err.msg);
     char hex[SHA256_HEX_LEN + 1] = "";
     hex_encode(w->plan->sha256, SHA256_LEN, hex);
