@@ -282,11 +282,22 @@ static int give_back(void **state) {
     return failed;
 }
 
+static bool matches(const char *name, const char *filter) {
+    if (filter[0] == '^') return strncmp(name, filter + 1, strlen(filter + 1)) == 0;
+    return strstr(name, filter) != NULL;
+}
+
 static bool wanted(const char *name, char **filters, int n) {
+    bool any = true;
+    bool found = false;
     for (int i = 0; i < n; i++) {
-        if (strstr(name, filters[i]) != NULL) return true;
+        bool without = filters[i][0] == '!';
+        bool hit = matches(name, filters[i] + without);
+        if (hit && without) return false;
+        if (!without) any = false;
+        found = found || hit;
     }
-    return n == 0;
+    return any || found;
 }
 
 /* The share K/N of the tests: by a hash of their names, so that long and short ones mix. */
@@ -325,7 +336,8 @@ static void release(struct CMUnitTest *picked) {
     free(picked);
 }
 
-/* cairn-tests [--list | --share K/N | --fail NAME] [SUBSTRING...] */
+/* cairn-tests [--list | --share K/N | --fail NAME] [FILTER...]
+ * FILTER: a part of the name; ^TEXT: its beginning; !TEXT, !^TEXT: none of these. */
 int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (argc > 2 && strcmp(argv[1], "--share") == 0) {
