@@ -7,7 +7,8 @@ build=${build#"$repo"/} # as `make` was called, or it would build everything aga
 version=$(sed -n 's/^#define CAIRN_VERSION "\(.*\)"/\1/p' "$repo/include/cairn.h")
 
 install_below() { # DESTDIR PREFIX
-    env -u MAKEFLAGS -u MAKELEVEL make -C "$repo" BUILD="$build" DESTDIR="$1" PREFIX="$2" install >install.log 2>&1 ||
+    # (library.sh does the same, and may be doing it now: two makes in one folder get in each other's way)
+    env -u MAKEFLAGS -u MAKELEVEL flock "$repo" make -C "$repo" BUILD="$build" DESTDIR="$1" PREFIX="$2" install >install.log 2>&1 ||
         fail "$(cat install.log)"
 }
 listed() { (cd "$1" && find . ! -type d | sed 's|^\./||' | LC_ALL=C sort); } # FOLDER: its files

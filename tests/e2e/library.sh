@@ -18,7 +18,8 @@ is() { # WHAT ACTUAL EXPECTED
 }
 
 # ---- make install ----
-env -u MAKEFLAGS -u MAKELEVEL make BUILD="$build" DESTDIR="$folder/root" PREFIX=/usr/local install >"$folder/install.log" 2>&1 ||
+# (one at a time, as in install.sh)
+env -u MAKEFLAGS -u MAKELEVEL flock . make BUILD="$build" DESTDIR="$folder/root" PREFIX=/usr/local install >"$folder/install.log" 2>&1 ||
     { cat "$folder/install.log" >&2; fail "make install failed"; }
 root=$folder/root/usr/local
 version=$(sed -n 's/^#define CAIRN_VERSION "\(.*\)"/\1/p' include/cairn.h)
