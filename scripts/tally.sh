@@ -41,6 +41,15 @@ told_again() {
         }' "$2"
 }
 
+# timed LOG COMMAND...: runs it, and leaves the processor time that it and its children took in LOG.time, in seconds. (What
+# a server did for it is not in it.)
+timed() {
+    local log=$1 TIMEFORMAT='%U %S' rc=0
+    shift
+    { time "$@" 2>&3; } 3>&2 2>"$log.time" || rc=$?
+    return "$rc"
+}
+
 # count_part NAME EXIT_CODE SECONDS LOG
 count_part() {
     local name=$1 rc=$2 p f s n
@@ -59,7 +68,7 @@ count_part() {
         failed_parts+=" $name"
         told_again "$name" "$4" >>"$tally_logs/failures"
     fi
-    echo "=== $name took $3 s"
+    echo "=== $name took $3 s, computed for $(awk '{ t = $1 + $2 } END { printf "%.0f", t }' "$4.time") s"
 }
 
 # part NAME COMMAND...: runs it now, and shows what it prints as it comes.
@@ -67,7 +76,7 @@ part() {
     local name=$1 rc=0 start=$SECONDS pid
     shift
     set -m
-    (set +m -o pipefail; "$@" 2>&1 | tee "$tally_logs/now") &
+    (set +m -o pipefail; timed "$tally_logs/now" "$@" 2>&1 | tee "$tally_logs/now") &
     pid=$! running[$!]=now
     set +m
     wait "$pid" || rc=$?
@@ -87,7 +96,7 @@ together() {
     while [ "$next" -lt "${#later_names[@]}" ] || [ "${#running[@]}" -gt 0 ]; do
         if [ "$next" -lt "${#later_names[@]}" ] && [ "${#running[@]}" -lt "$1" ]; then
             set -m
-            (set +m; eval "${later_commands[next]}") >"$tally_logs/$next" 2>&1 &
+            (set +m; eval "timed \"\$tally_logs/$next\" ${later_commands[next]}") >"$tally_logs/$next" 2>&1 &
             running[$!]=$next starts[next]=$SECONDS
             set +m
             next=$((next + 1))
