@@ -1,11 +1,16 @@
 # shellcheck shell=bash disable=SC2154
 # scripts/beside.sh, sourced by with-temporal and with-conductor: a command beside a server that is fetched once.
 #
-# `server_name`, `variable` and `command` are set before. Where the server cannot be had, without() runs the command without
-# it, and tells why on stderr and in ${variable}_WHY, in one line.
+# `server_name`, `version`, `variable` and `command` are set before. Where the server cannot be had, without() runs the
+# command without it, and tells why on stderr and in ${variable}_WHY, in one line.
 
 cache=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/cairn
-fetch_limit=720 # seconds
+fetch_limit=${CAIRN_TEST_FETCH_LIMIT:-720} # seconds
+# --fetch, instead of a command: starts nothing, and prints why the server cannot be had, if so.
+fetch_only=no
+if [ "${command[0]}" = --fetch ]; then fetch_only=yes command=(printenv "${variable}_WHY"); fi
+given=${variable}_WHY
+if [ -n "${!variable:-}${!given:-}" ]; then exec "${command[@]}"; fi
 
 without() { # WHY
     local why
@@ -59,8 +64,7 @@ obtain() {
     [ ! -e "$cache/$file" ] || return 0
     [ "${CAIRN_TEST_FETCH:-yes}" != no ] || without "$file is not in $cache, and CAIRN_TEST_FETCH=no"
     command -v "$tool" >/dev/null || without "no $tool on this machine to fetch $file with"
-    export making=$cache/making-$file
-    export -f make_it
+    making=$cache/making-$file
     mkdir -p "$making" 2>/dev/null || without "cannot write to $cache"
     exec {lock}>"$cache/$file.lock"
     until flock -n "$lock"; do
@@ -70,7 +74,10 @@ obtain() {
     if [ ! -e "$cache/$file" ]; then
         echo "with-${server_name,,}: fetching $file into $cache, once; this takes some minutes" >&2
         mkdir -p "$making"
-        foreground setpriv --pdeathsig TERM timeout -k 10 "$fetch_limit" bash -euc make_it {lock}>&- </dev/null >"$making/log" 2>&1
+        export -f make_it
+        foreground env making="$making" version="$version" sha256="${sha256:-}" setpriv --pdeathsig TERM \
+            timeout -k 10 "$fetch_limit" bash -euc make_it {lock}>&- </dev/null >"$making/log" 2>&1
+        export -nf make_it
         case $rc in
         0) mv "$making/$file" "$cache/$file" ;;
         124 | 137) without "fetching $file took more than $fetch_limit s" ;;
@@ -90,6 +97,7 @@ reason() {
 # started by launch PORT, which ends in the server's exec, and is there when ready PORT says so.
 serve() {
     local limit=$1 until
+    if [ $fetch_only = yes ]; then exit 0; fi
     folder=$(mktemp -d "${TMPDIR:-/tmp}/cairn-${server_name,,}.XXXXXX")
     for _ in 1 2 3; do # a port may be taken between choosing and using it
         port=$((20000 + (RANDOM * 32768 + RANDOM) % 12000))
@@ -102,6 +110,7 @@ serve() {
             sleep 0.2
         done
         stop
+        if [ "$SECONDS" -ge "$until" ]; then break; fi
     done
     tail -40 "$folder/server.log" >&2
     without "could not start $server_name in $limit s"

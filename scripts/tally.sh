@@ -5,7 +5,7 @@
 # one test; one that fails without saying so counts as one failure more.
 #
 # What a failed part said about its failures is said again at the end, each line behind "! ": the output of a long run is
-# often kept only in part, and then its end.
+# often kept only in part, and then its end. So are the reasons for what was skipped, each of them once.
 
 exec </dev/null
 passed=0 failed=0 skipped=0 failed_parts=
@@ -13,15 +13,19 @@ tally_logs=$(mktemp -d)
 
 # A part runs in a process group of its own: a signal to us ends all of it, and nothing else.
 declare -A running=() # pid of a part -> its place in the lists below, or "now"
+aside='' # pid of what runs meanwhile
 stop_parts() {
     local pid
-    for pid in "${!running[@]}"; do kill -TERM -- "-$pid" 2>/dev/null || true; done
+    for pid in "${!running[@]}" $aside; do kill -TERM -- "-$pid" 2>/dev/null || true; done
     rm -rf "$tally_logs"
 }
 trap stop_parts EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 trap 'exit 129' HUP
+
+# why_skipped LOG: the reasons, as cairn-tests ("skipped: WHY") and the scripts ("skip NAME: WHY") give them.
+why_skipped() { sed -n -e 's/^skipped: //p' -e 's/^skip\( [^ ]*\)\?: //p' "$1" >>"$tally_logs/skips"; }
 
 # told_again NAME LOG: the lines around each failure; or what it told again itself; or, if nothing looks like one, its end.
 told_again() {
@@ -64,6 +68,7 @@ count_part() {
         f=1
     fi
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    why_skipped "$4"
     if [ "$f" != 0 ]; then
         failed_parts+=" $name"
         told_again "$name" "$4" >>"$tally_logs/failures"
@@ -112,12 +117,26 @@ together() {
     later_names=() later_commands=()
 }
 
+# meanwhile COMMAND...: runs it in the background, until meanwhile_over, which shows what it has printed.
+meanwhile() {
+    set -m
+    (set +m; "$@") >"$tally_logs/meanwhile" 2>&1 &
+    aside=$!
+    set +m
+}
+meanwhile_over() {
+    wait "$aside" || true
+    aside=''
+    cat "$tally_logs/meanwhile"
+}
+
 # Prints the sum, alone on the last line, and returns 1 if anything failed.
 tally() {
     if [ -n "$failed_parts" ]; then
         cat "$tally_logs/failures"
         echo "failed:$failed_parts"
     fi
+    if [ -s "$tally_logs/skips" ]; then sort -u "$tally_logs/skips" | sed 's/^/why skipped: /'; fi
     echo "$passed passed, $failed failed, $skipped skipped"
     [ "$failed" = 0 ]
 }
