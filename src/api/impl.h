@@ -318,6 +318,12 @@ int64_t limiter_missed(struct limiter *limiter, str who, int64_t now_ns);
 void door_enter(struct call *call); /* from a new request to its route's function */
 void door_leave(struct call *call); /* what the door keeps of it is forgotten */
 
+/* ---- plans.c ---- */
+/* Checks a plan that came in the member "plan" of a request and makes its reference. On a reader
+ * thread. PLAN_INVALID, with all that is wrong. */
+MUST_CHECK status plan_check_inline(struct call *call, str text, struct plan_ref *ref,
+                                    struct error *err);
+
 /* ---- runs.c ---- */
 
 void runs_observe(struct api *api, const struct engine_note *note);

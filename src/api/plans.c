@@ -140,26 +140,50 @@ static void stored(struct call *c) {
     call_answer(c, p->existed ? 200 : 201);
 }
 
+/* All that is wrong is told at once. */
+static status tell_problems(struct call *c, const struct plan_problems *problems, const char *at,
+                            struct error *err) {
+    struct problem_item *items = arena_try(&c->arena, problems->count * sizeof(*items));
+    for (size_t i = 0; items && i < problems->count; i++) {
+        const struct plan_problem *problem = &problems->items[i];
+        str where = call_text(c, "%s%.*s", at, STR_ARG(problem->pointer));
+        items[i] = (struct problem_item){where, str_c(problem->code), problem->message};
+    }
+    c->problems = items;
+    c->problem_count = items ? problems->count : 0;
+    struct error first = *err;
+    char where[ERROR_WHERE_MAX];
+    snprintf(where, sizeof(where), "%s%.80s", at, first.where);
+    return error_at(err, ST_INVALID, "PLAN_INVALID", where, "the plan is not valid: %s", first.msg);
+}
+
 static status check(struct call *c, struct ledger *unused, struct error *err) {
     (void)unused;
     struct plan_call *p = c->own;
     status st = check_plan(c, p, err);
-    if (st == ST_OK || st == ST_RETRY || p->problems.count == 0) {
-        sha256_of(p->text, p->sha256);
-        hex_encode(p->sha256, SHA256_LEN, p->hex);
-        return st;
-    }
-    /* All that is wrong is told at once. */
-    struct problem_item *items = arena_try(&c->arena, p->problems.count * sizeof(*items));
-    for (size_t i = 0; items && i < p->problems.count; i++) {
-        const struct plan_problem *problem = &p->problems.items[i];
-        items[i] = (struct problem_item){problem->pointer, str_c(problem->code), problem->message};
-    }
-    c->problems = items;
-    c->problem_count = items ? p->problems.count : 0;
-    struct error first = *err;
-    return error_at(err, ST_INVALID, "PLAN_INVALID", first.where, "the plan is not valid: %s",
-                    first.msg);
+    if (st != ST_OK && st != ST_RETRY && p->problems.count > 0)
+        return tell_problems(c, &p->problems, "", err);
+    sha256_of(p->text, p->sha256);
+    hex_encode(p->sha256, SHA256_LEN, p->hex);
+    return st;
+}
+
+status plan_check_inline(struct call *c, str text, struct plan_ref *ref, struct error *err) {
+    struct plan *plan = NULL;
+    struct plan_problems problems = {0};
+    char hex[SHA256_HEX_LEN];
+    status st = plan_parse(text, &c->arena, &plan, &problems, err);
+    if (st != ST_OK && st != ST_RETRY && problems.count > 0)
+        return tell_problems(c, &problems, "/plan", err);
+    if (st != ST_OK) return st;
+    *ref = (struct plan_ref){.schema_version = plan->schema_version,
+                             .plan_id = plan->plan_id,
+                             .plan_version = plan->plan_version,
+                             .size_bytes = (int64_t)text.len};
+    sha256_of(text, ref->sha256);
+    hex_encode(ref->sha256, SHA256_LEN, hex);
+    ref->uri = call_text(c, "plan:sha256:%.*s", SHA256_HEX_LEN, hex);
+    return ST_OK;
 }
 
 static void checked(struct call *c) { call_change(c, store, stored); }

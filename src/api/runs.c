@@ -11,6 +11,7 @@ enum { WAITS_MS = 100, WAITS_MAX = 10000, LIST_MAX = 1000, LIST_DEFAULT = 50, SC
 
 struct start {
     yyjson_val *ref, *context;
+    str plan; /* given in place of a reference: JSON */
     str parameters, reason;
     bool approval;
     struct start_request q;
@@ -23,7 +24,8 @@ struct start {
 };
 
 static const struct field start_fields[] = {
-    {"planRef", FIELD_VALUE, FIELD(struct start, ref), true, 0, 0},
+    {"planRef", FIELD_VALUE, FIELD(struct start, ref), false, 0, 0},
+    {"plan", FIELD_JSON, FIELD(struct start, plan), false, 0, 0},
     {"context", FIELD_VALUE, FIELD(struct start, context), false, 0, 0},
     {"parameters", FIELD_JSON, FIELD(struct start, parameters), false, 0, 0},
     {"approval", FIELD_BOOL, FIELD(struct start, approval), false, 0, 0},
@@ -40,8 +42,8 @@ static const struct field context_fields[] = {
 /* The answer without its status: known before the commit, so that a receipt can hold it. */
 static void put_started(struct call *c, bool existing) {
     struct start *s = c->own;
-    struct engine_run_ref ref = engine_run_ref(c->api->options.engine, s->q.adapter, s->q.run_id,
-                                               &c->arena);
+    struct engine_run_ref ref =
+        engine_run_ref(c->api->options.engine, s->q.adapter, s->q.run_id, &c->arena);
     buf_clear(&c->out);
     buf_put_char(&c->out, '{');
     put_text(&c->out, "runId", s->q.run_id);
@@ -300,6 +302,22 @@ static status read_wait(struct call *c, int64_t *out, struct error *err) {
     return ST_OK;
 }
 
+/* A reference, or, where no credentials are asked for and so nobody but a developer is there, the
+ * plan itself. */
+static status one_plan(const struct call *c, const struct start *s, struct error *err) {
+    if (!s->plan.ptr && s->ref) return ST_OK;
+    if (!s->plan.ptr)
+        return error_at(err, ST_INVALID, "FIELD_MISSING", "/planRef", "planRef is missing");
+    if (s->ref)
+        return error_at(err, ST_INVALID, "FIELD_UNKNOWN", "/plan",
+                        "a run has a planRef or a plan, not both");
+    if (!c->api->options.open)
+        return error_at(err, ST_INVALID, "PLAN_INLINE_REFUSED", "/plan",
+                        "only a server for development takes a plan with the start: put it first, "
+                        "and refer to it");
+    return ST_OK;
+}
+
 static status read_start(struct call *c, struct start *s, struct error *err) {
     str tenant = STR_NONE;
     s->q = (struct start_request){.project_id = STR("default"),
@@ -312,7 +330,8 @@ static status read_start(struct call *c, struct start *s, struct error *err) {
         st = object_read(s->context, "/context", context_fields, COUNT_OF(context_fields),
                          &c->arena, &s->q, NULL, err);
     if (st == ST_OK) st = read_wait(c, &s->wait_s, err);
-    if (st == ST_OK) {
+    if (st == ST_OK) st = one_plan(c, s, err);
+    if (st == ST_OK && s->ref) {
         st = plan_ref_read(s->ref, &s->q.ref, err);
         if (st != ST_OK) { /* it is a part of our document */
             char where[ERROR_WHERE_MAX];
@@ -331,6 +350,30 @@ static status read_start(struct call *c, struct start *s, struct error *err) {
     return ST_OK;
 }
 
+static void fetch_and_start(struct call *c) {
+    struct start *s = c->own;
+    if (c->api->options.prefetch)
+        c->api->options.prefetch(c->api->options.context, s->q.tenant_id, &s->q.ref, on_fetched, c);
+    else
+        start_now(c);
+}
+
+/* ---- a plan that came with the start ---- */
+
+static status check_inline(struct call *c, struct ledger *unused, struct error *err) {
+    struct start *s = c->own;
+    (void)unused;
+    return plan_check_inline(c, s->plan, &s->q.ref, err);
+}
+
+static status keep_inline(struct call *c, struct ledger *ledger, struct error *err) {
+    struct start *s = c->own;
+    bool existed = false;
+    return access_plan_put(ledger, s->q.tenant_id, s->q.ref.sha256, s->plan, NULL, &existed, err);
+}
+
+static void inline_checked(struct call *c) { call_change(c, keep_inline, fetch_and_start); }
+
 static void post_run(struct call *c) {
     struct error err = {0};
     struct start *s = ARENA_NEW(&c->arena, struct start);
@@ -344,10 +387,10 @@ static void post_run(struct call *c) {
     c->project_id = s->q.project_id;
     c->environment_id = s->q.environment_id;
     c->engine_attempt = c->logical_attempt = 1;
-    if (c->api->options.prefetch)
-        c->api->options.prefetch(c->api->options.context, s->q.tenant_id, &s->q.ref, on_fetched, c);
+    if (s->plan.ptr)
+        call_read(c, check_inline, inline_checked);
     else
-        start_now(c);
+        fetch_and_start(c);
 }
 
 /* ---- lists ---- */

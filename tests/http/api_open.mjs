@@ -23,6 +23,19 @@ test('everybody on this machine is anonymous of all tenants', async () => {
   same((await client.must(201, 'POST', '/v1/runs', { planRef: ref })).tenantId, 'default')
   await client.must(200, 'GET', '/metrics')
 })
+// WE-3.2-1: a server for development takes the plan itself; tests/http/api_runs.mjs has one that does not.
+test('start: with the plan itself', async () => {
+  const inline = plan(id('plan'), [{ stepId: 'a', type: 'noop' }])
+  const answer = await client.post('/v1/runs', { plan: inline, context: { tenantId: 'default' } }, [['Prefer', 'wait=20']])
+  same([answer.status, answer.json.status], [201, 'COMPLETED'])
+  same((await client.must(200, 'GET', `/v1/runs/${answer.json.runId}`)).planId, inline.metadata.planId)
+  const runId = answer.json.runId
+  same((await client.must(200, 'POST', '/v1/runs', { plan: inline, context: { tenantId: 'default', runId } })).existing, true)
+  await client.refused(400, 'FIELD_MISSING', 'POST', '/v1/runs', {}, [], '/planRef')
+  const ref = await client.must(200, 'POST', '/v1/plans', inline)
+  await client.refused(400, 'FIELD_UNKNOWN', 'POST', '/v1/runs', { plan: inline, planRef: ref }, [], '/plan')
+  await client.refused(422, 'PLAN_INVALID', 'POST', '/v1/runs', { plan: { ...inline, steps: [{ stepId: 'a', type: 'noop', frobnicate: 1 }] } }, [], '/plan/steps/0/frobnicate')
+})
 test('a name that leads here is not enough: 421', async () => {
   for (const host of ['evil.example', 'evil.example:80', '10.0.0.1', 'localhost.evil.example', '127.evil.example', '127.0.0.1.evil.example', '[::2]', '1127.0.0.1', '[::1].evil.example']) await client.refused(421, 'MISDIRECTED_REQUEST', 'GET', '/v1/runs', undefined, [['Host', host]], '#Host')
   for (const host of ['localhost', 'LOCALHOST:80', '127.0.0.1:1', '127.1.2.3', '[::1]:8420', `localhost:${at.port}`]) await client.must(200, 'GET', '/v1/runs', undefined, [['Host', host]])

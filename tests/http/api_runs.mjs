@@ -24,6 +24,12 @@ test('start: without a context it has the defaults and an id of the server', asy
   same([made.tenantId, made.projectId, made.environmentId], [acme.name, 'default', 'default'])
   check(/^[0-9a-f-]{36}$/.test(made.runId), made.runId)
 })
+// WE-3.2-1: whoever asks for credentials is no server for development: a plan is referred to, not brought along.
+test('start: a plan in place of a reference is refused', async () => {
+  const runId = id('inline')
+  await operator.refused(422, 'PLAN_INLINE_REFUSED', 'POST', '/v1/runs', { plan: plan(id('plan'), [{ stepId: 'a', type: 'noop' }]), context: { runId } }, [], '/plan')
+  await operator.refused(404, 'RUN_NOT_FOUND', 'GET', `/v1/runs/${runId}`)
+})
 test('start: the same run id again is 200 and starts nothing', async () => {
   const runId = await start(held)
   const again = await operator.must(200, 'POST', '/v1/runs', { planRef: held, context: { runId } })

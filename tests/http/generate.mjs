@@ -270,6 +270,8 @@ export class World {
 const special = {
   startRun(req, world) {
     if (world.plans.length === 0) req.loose = true
+    delete req.value.plan // a reference or the plan: api_open.mjs has the other
+    req.value.planRef ??= world.value({ $ref: '#/components/schemas/PlanRef' }, 'planRef')
     req.value.context = { ...req.value.context, runId: `${world.name}-run-${world.count++}${world.random.chance(0.3) ? world.random.id() : ''}`, targetAdapter: 'local' }
     if (world.every) req.value.context.tenantId = world.tenant
     delete req.value.parameters // the plans have none
