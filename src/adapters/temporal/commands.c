@@ -185,7 +185,7 @@ static Tp__Command *close_execution(const struct commands_want *want, struct are
 static status continue_as_new(const struct commands_want *want, struct arena *arena,
                               struct commands *out, struct error *err) {
     const struct history *h = want->history;
-    struct execution_input input;
+    struct execution_input input = {0};
     status st = execution_input_parse(wire_json_of(h->started->input), arena, &input, err);
     if (st != ST_OK) return st;
     input.continued++;
@@ -257,7 +257,7 @@ status commands_make(const struct commands_want *want, struct arena *arena, stru
                      struct error *err) {
     const struct history *h = want->history;
     size_t most = want->attempt_count < COMMANDS_MAX ? want->attempt_count : COMMANDS_MAX;
-    *out = (struct commands){.items = arena_try(arena, (most + 1) * sizeof *out->items)};
+    *out = (struct commands){.items = wire_list(most + 1, arena)};
     if (!out->items) return error_set(err, ST_RETRY, "out of memory");
     if (is_closing(want->close)) {
         out->closes = true;

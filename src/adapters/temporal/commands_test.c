@@ -10,6 +10,10 @@
     "{\"cairn\":1,\"runId\":\"r1\",\"tenantId\":\"t\",\"projectId\":\"p\",\"environmentId\":"      \
     "\"e\",\"planRef\":{\"uri\":\"u\"}}"
 
+static const char negative[] =
+    "{\"cairn\":1,\"runId\":\"r1\",\"tenantId\":\"t\",\"projectId\":\"p\",\"environmentId\":"
+    "\"e\",\"planRef\":1,\"continued\":-1}";
+
 struct desk {
     struct events e;
     struct history h;
@@ -79,7 +83,8 @@ TEST(temporal_commands_schedule_what_is_not_there) {
                      "\"correlationId\":\"00000000-0000-0000-0000-000000000000\","
                      "\"planRef\":{\"uri\":\"u\"},\"stepId\":\"c\",\"attempt\":1,"
                      "\"timeoutMs\":5000,\"body\":{\"command\":[\"x\"]}}")));
-    CHECK(d.out.items[1]->schedule_activity->start_to_close_timeout->seconds == 30 * 24 * 3600);
+    CHECK(d.out.items[1]->schedule_activity->start_to_close_timeout->seconds ==
+          (int64_t)30 * 24 * 3600);
     events_release(&d.e);
 }
 
@@ -183,10 +188,7 @@ TEST(temporal_commands_stay_within_what_the_cluster_takes) {
 }
 
 TEST(temporal_inputs_that_are_none_are_refused) {
-    static const char *const bad[] = {"", "[]", "{}", "{\"runId\":1}",
-                                      "{\"cairn\":1,\"runId\":\"r1\",\"tenantId\":\"t\","
-                                      "\"projectId\":\"p\",\"environmentId\":\"e\","
-                                      "\"planRef\":1,\"continued\":-1}"};
+    static const char *const bad[] = {"", "[]", "{}", "{\"runId\":1}", negative};
     struct arena arena;
     arena_init(&arena, 1024, 65536);
     for (size_t i = 0; i < COUNT_OF(bad); i++) {

@@ -5,6 +5,34 @@
 #include "adapters/temporal/events_test.h"
 #include "test.h"
 
+static void check_ends(const struct history *h, struct arena *arena) {
+    static const struct {
+        const char *id;
+        enum history_activity_state state;
+        int32_t attempt;
+        bool ok;
+        const char *output, *code, *message, *detail;
+    } want[] = {
+        {"a#1", ACTIVITY_COMPLETED, 1, true, "{\"n\":1}", "", "", ""},
+        {"b#1", ACTIVITY_FAILED, 3, false, "", "EXIT_CODE", "exited with code 3",
+         "{\"exitCode\":3}"},
+        {"c#1", ACTIVITY_CANCELLED, 0, false, "", "CANCELLED", "the attempt was cancelled", ""},
+        {"d#1", ACTIVITY_TIMED_OUT, 1, false, "", "WORKER_LOST",
+         "the worker of the attempt was lost", ""},
+    };
+    for (size_t i = 0; i < COUNT_OF(want); i++) {
+        const struct history_activity *found = history_find(h, str_c(want[i].id));
+        struct outcome o;
+        CHECK(found && found->state == want[i].state, "%s", want[i].id);
+        CHECK(found->attempt == want[i].attempt, "%s", want[i].id);
+        history_outcome(found, false, arena, &o);
+        CHECK(o.ok == want[i].ok && str_eq(o.output, str_c(want[i].output)), "%s", want[i].id);
+        CHECK(strcmp(o.code ? o.code : "", want[i].code) == 0, "%s: %s", want[i].id, o.code);
+        CHECK(str_eq(o.message, str_c(want[i].message)), "%s", want[i].id);
+        CHECK(str_eq(o.detail, str_c(want[i].detail)), "%s", want[i].id);
+    }
+}
+
 TEST(temporal_history_is_the_sum_of_its_events) {
     struct events e;
     struct history h;
@@ -37,31 +65,7 @@ TEST(temporal_history_is_the_sum_of_its_events) {
     CHECK(h.suggest_continue && !h.cancel_requested);
     CHECK(h.signal_count == 1 && str_eq(h.signals[0].name, STR("PAUSE")));
     CHECK(str_eq(h.signals[0].identity, STR("ann")) && h.signals[0].event_id == c + 3);
-    static const struct {
-        const char *id;
-        enum history_activity_state state;
-        int32_t attempt;
-        bool ok;
-        const char *output, *code, *message, *detail;
-    } want[] = {
-        {"a#1", ACTIVITY_COMPLETED, 1, true, "{\"n\":1}", "", "", ""},
-        {"b#1", ACTIVITY_FAILED, 3, false, "", "EXIT_CODE", "exited with code 3",
-         "{\"exitCode\":3}"},
-        {"c#1", ACTIVITY_CANCELLED, 0, false, "", "CANCELLED", "the attempt was cancelled", ""},
-        {"d#1", ACTIVITY_TIMED_OUT, 1, false, "", "WORKER_LOST",
-         "the worker of the attempt was lost", ""},
-    };
-    for (size_t i = 0; i < COUNT_OF(want); i++) {
-        const struct history_activity *found = history_find(&h, str_c(want[i].id));
-        struct outcome o;
-        CHECK(found && found->state == want[i].state, "%s", want[i].id);
-        CHECK(found->attempt == want[i].attempt, "%s", want[i].id);
-        history_outcome(found, false, &e.arena, &o);
-        CHECK(o.ok == want[i].ok && str_eq(o.output, str_c(want[i].output)), "%s", want[i].id);
-        CHECK(strcmp(o.code ? o.code : "", want[i].code) == 0, "%s: %s", want[i].id, o.code);
-        CHECK(str_eq(o.message, str_c(want[i].message)), "%s", want[i].id);
-        CHECK(str_eq(o.detail, str_c(want[i].detail)), "%s", want[i].id);
-    }
+    check_ends(&h, &e.arena);
     CHECK(history_find(&h, STR("e#1"))->state == ACTIVITY_PENDING);
     CHECK(!history_find(&h, STR("a#2")));
     events_release(&e);

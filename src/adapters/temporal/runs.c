@@ -110,8 +110,7 @@ static void execution_free(struct temporal_run *r) {
     if (r->call) rpc_cancel(r->call);
     if (r->wake_call) rpc_cancel(r->wake_call);
     if (r->task) task_drop(r->task);
-    struct task *task;
-    TAILQ_FOREACH(task, &t->tasks, link) {
+    for (struct task *task = TAILQ_FIRST(&t->tasks); task; task = TAILQ_NEXT(task, link)) {
         if (task->run == r) task->run = NULL;
     }
     if (r->queue) task_queue_drop(t, r->queue);
@@ -481,7 +480,7 @@ static status start_request(struct temporal_run *r, struct arena *arena, Tp__Sta
                                     .plan_ref = r->plan_ref};
     str json = execution_input_json(&input, arena);
     Tp__Memo *memo = wire_new(&tp__memo__descriptor, arena);
-    if (memo) memo->fields = arena_try(arena, 5 * sizeof *memo->fields);
+    if (memo) memo->fields = wire_list(5, arena);
     bool good = json.ptr && memo && memo->fields && put_memo(memo, "planId", r->plan_id, arena) &&
                 put_memo(memo, "planVersion", r->plan_version, arena) &&
                 put_memo(memo, "tenantId", r->tenant_id, arena) &&
@@ -662,8 +661,8 @@ void execution_soon(struct temporal_run *r) {
 }
 
 void runs_kick(struct temporal *t) {
-    struct temporal_run *r;
-    TAILQ_FOREACH(r, &t->runs, link) execution_soon(r);
+    for (struct temporal_run *r = TAILQ_FIRST(&t->runs); r; r = TAILQ_NEXT(r, link))
+        execution_soon(r);
 }
 
 /* ---- the port ---- */
@@ -781,8 +780,7 @@ void runs_rested(struct provider *provider, str run_id) {
 
 bool runs_idle(const struct provider *provider) {
     const struct temporal *t = (const struct temporal *)provider;
-    const struct temporal_run *r;
-    TAILQ_FOREACH(r, &t->runs, link) {
+    for (const struct temporal_run *r = TAILQ_FIRST(&t->runs); r; r = TAILQ_NEXT(r, link)) {
         if (r->close != RUN_NEW) return false;
     }
     return true;

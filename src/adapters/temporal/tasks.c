@@ -97,9 +97,9 @@ static bool poll_begin(struct temporal *t, struct task_queue *queue) {
 }
 
 void tasks_poll(struct temporal *t) {
-    struct task_queue *queue;
     if (t->closing || !t->ready) return;
-    TAILQ_FOREACH(queue, &t->queues, link) {
+    for (struct task_queue *queue = TAILQ_FIRST(&t->queues); queue;
+         queue = TAILQ_NEXT(queue, link)) {
         int want = queue == t->own_queue ? t->pollers : (queue->runs > 0 ? 1 : 0);
         while (queue->polls < want && t->task_count < TASKS_MAX) {
             if (!poll_begin(t, queue)) return; /* the next tick tries again */
@@ -184,7 +184,7 @@ static void task_refuse_query(struct task *task) {
 static bool put_query_results(struct task *task, Tp__TaskCompletedRequest *request) {
     size_t n = task->poll->n_queries;
     if (n == 0) return true;
-    request->query_results = arena_try(&task->arena, n * sizeof *request->query_results);
+    request->query_results = wire_list(n, &task->arena);
     for (size_t i = 0; request->query_results && i < n; i++) {
         Tp__QueryResultEntry *entry = wire_new(&tp__query_result_entry__descriptor, &task->arena);
         if (!entry) return false;
@@ -440,7 +440,7 @@ static status make_commands(struct temporal_run *r, struct task *task, struct co
 void execution_answer_task(struct temporal_run *r) {
     struct temporal *t = r->t;
     struct task *task = r->task;
-    struct commands commands;
+    struct commands commands = {0};
     struct error err = {0};
     bool answers = false;
     struct arena_mark mark = arena_mark(&task->arena);

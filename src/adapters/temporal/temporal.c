@@ -27,8 +27,7 @@ static bool is_needed(const struct temporal *t, const struct task_queue *q) {
 }
 
 struct task_queue *task_queue_take(struct temporal *t, str name) {
-    struct task_queue *q;
-    TAILQ_FOREACH(q, &t->queues, link) {
+    for (struct task_queue *q = TAILQ_FIRST(&t->queues); q; q = TAILQ_NEXT(q, link)) {
         if (!str_eq(task_queue_str(q), name)) continue;
         q->runs++;
         return q;
@@ -38,7 +37,7 @@ struct task_queue *task_queue_take(struct temporal *t, str name) {
             LOG_S("queue", name));
         return NULL;
     }
-    q = mem_alloc(sizeof *q + name.len + 1);
+    struct task_queue *q = mem_alloc(sizeof *q + name.len + 1);
     if (!q) return NULL;
     memcpy(q->name, name.ptr, name.len);
     q->name_len = name.len;

@@ -14,6 +14,8 @@ void *wire_new(const ProtobufCMessageDescriptor *type, struct arena *arena) {
     return message;
 }
 
+void *wire_list(size_t n, struct arena *arena) { return arena_try(arena, n * sizeof(void *)); }
+
 status wire_unpack(const ProtobufCMessageDescriptor *type, str bytes, struct arena *arena,
                    void **out, struct error *err) {
     ProtobufCAllocator alloc = {alloc_in_arena, free_nothing, arena};
@@ -42,7 +44,7 @@ status wire_pack(const ProtobufCMessage *message, struct arena *arena, str *out,
 Tp__Payload *wire_json(str json, struct arena *arena) {
     Tp__Payload *payload = wire_new(&tp__payload__descriptor, arena);
     Tp__Entry *entry = wire_new(&tp__entry__descriptor, arena);
-    Tp__Entry **entries = arena_try(arena, sizeof *entries);
+    Tp__Entry **entries = wire_list(1, arena);
     if (!payload || !entry || !entries) return NULL;
     entry->key = wire_bytes(STR("encoding"));
     entry->value = wire_bytes(STR("json/plain"));
@@ -55,7 +57,7 @@ Tp__Payload *wire_json(str json, struct arena *arena) {
 
 Tp__Payloads *wire_json_list(str json, struct arena *arena) {
     Tp__Payloads *list = wire_new(&tp__payloads__descriptor, arena);
-    Tp__Payload **payloads = arena_try(arena, sizeof *payloads);
+    Tp__Payload **payloads = wire_list(1, arena);
     Tp__Payload *payload = wire_json(json, arena);
     if (!list || !payloads || !payload) return NULL;
     payloads[0] = payload;

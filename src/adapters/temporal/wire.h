@@ -16,12 +16,18 @@
 #define WIRE_REQUEST_MAX ((size_t)3800 * 1024) /* of one request; the cluster takes 4 MiB */
 
 static inline ProtobufCBinaryData wire_bytes(str s) {
-    return (ProtobufCBinaryData){s.len, (uint8_t *)(uintptr_t)s.ptr};
+    union { /* protobuf-c has no bytes that cannot be written to; it only reads ours */
+        const char *text;
+        uint8_t *bytes;
+    } p = {s.ptr};
+    return (ProtobufCBinaryData){s.len, p.bytes};
 }
 static inline str wire_str(ProtobufCBinaryData b) { return str_n(b.data, b.len); }
 
 /* A message with all defaults in the arena; NULL when memory is out. */
 void *wire_new(const ProtobufCMessageDescriptor *type, struct arena *arena);
+/* Room for a list of n messages: n pointers. NULL when memory is out. */
+void *wire_list(size_t n, struct arena *arena);
 /* Reads a message. It lives in the arena, its texts too. ST_INVALID when the bytes are none. */
 MUST_CHECK status wire_unpack(const ProtobufCMessageDescriptor *type, str bytes,
                               struct arena *arena, void **out, struct error *err);

@@ -293,8 +293,8 @@ static status job_parse(struct job *job, struct error *err) {
 
 /* Its predecessor, given up by the cluster, may still be on its way out in this very process. */
 static bool job_has_twin(const struct job *job) {
-    const struct job *other;
-    TAILQ_FOREACH(other, &job->t->jobs, link) {
+    for (const struct job *other = TAILQ_FIRST(&job->t->jobs); other;
+         other = TAILQ_NEXT(other, link)) {
         if (other != job && other->state == JOB_RUNS &&
             str_eq(wire_str(other->poll->activity_id), wire_str(job->poll->activity_id)) &&
             str_eq(other->attempt.run_id, job->attempt.run_id))

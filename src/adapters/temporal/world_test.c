@@ -473,7 +473,8 @@ static void pair_close(struct pair *pair) {
 
 static void on_room(uv_handle_t *handle, size_t size, uv_buf_t *out) {
     UNUSED(handle);
-    *out = uv_buf_init(malloc(size), (unsigned)size);
+    out->base = malloc(size); /* freed by on_read() */
+    out->len = size;
 }
 
 static void on_written(uv_write_t *write, int code) {
@@ -510,6 +511,7 @@ static void on_incoming(uv_stream_t *listener, int code) {
     struct forward *f = listener->data;
     if (code != 0 || f->closing) return;
     struct pair *pair = calloc(1, sizeof *pair);
+    CHECK(pair);
     pair->f = f;
     pair->handles = 2;
     pair->next = f->pairs;
@@ -526,6 +528,7 @@ static void on_incoming(uv_stream_t *listener, int code) {
 
 struct forward *forward_open(uv_loop_t *loop, int port) {
     struct forward *f = calloc(1, sizeof *f);
+    CHECK(f);
     struct sockaddr_in here;
     str target = str_c(getenv("CAIRN_TEST_TEMPORAL"));
     str host;
