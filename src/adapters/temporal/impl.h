@@ -202,6 +202,19 @@ void runs_note(struct provider *provider, const struct provider_note *note);
 void runs_rested(struct provider *provider, str run_id);
 bool runs_idle(const struct provider *provider);
 
+/* Also runs.c, for calls.c: what is known of the execution. */
+void execution_set_queue(struct temporal_run *r, str name);
+void execution_set_id(struct temporal_run *r, str id);
+/* Tells the engine of the execution, unless it knows; returns whether it did not. */
+bool execution_tell_id(struct temporal_run *r, bool continued);
+void execution_tell_recovered(struct temporal_run *r, const struct attempt *attempt, int32_t count);
+void execution_gone(struct temporal_run *r, const char *code, str message);
+
+/* calls.c: begin a call; what comes of it is seen by the run's next steps */
+void execution_describe(struct temporal_run *r); /* and read its history, if there is news in it */
+void execution_make(struct temporal_run *r);
+void execution_wake(struct temporal_run *r);
+
 /* signals.c */
 bool execution_tell_signals(struct temporal_run *r, const struct history *h);
 
