@@ -17,7 +17,6 @@ enum {
     WAIT_MS_MAX = 60000,
     ANSWER_PAUSE_MS = 1000, /* between two tries to tell a result to a cluster that is down */
     ANSWER_TRIES_MAX = 300,
-    CODE_MAX = 100,
 };
 #define JOB_ARENA_MAX ((size_t)64 * 1024 * 1024)
 
@@ -31,7 +30,6 @@ struct job {
     struct attempt attempt;
     struct plan_ref plan_ref;
     const struct plan *plan;
-    struct plan_step step; /* for the executor: a copy, so that the plan can go */
     str step_id;
     struct rpc_call *call;      /* the poll, or the answer */
     struct rpc_call *heartbeat; /* under way, or NULL */
@@ -65,10 +63,14 @@ static void job_free(struct job *job) {
     else
         t->job_count--;
     uv_close((uv_handle_t *)&job->timer, on_job_closed);
-    if (t->closing)
-        temporal_check_end(t);
-    else
-        jobs_poll(t);
+    if (t->closing) temporal_check_end(t);
+}
+
+/* And its slot is free for another. */
+static void job_end(struct job *job) {
+    struct temporal *t = job->t;
+    job_free(job);
+    jobs_poll(t);
 }
 
 /* ---- the answer ---- */
@@ -94,7 +96,7 @@ static void on_sent(void *context, const struct rpc_answer *answer) {
     struct temporal_run *r =
         answer->code == GRPC_NOT_FOUND ? execution_find(t, job->attempt.run_id) : NULL;
     if (r) execution_suspect(r);
-    job_free(job);
+    job_end(job);
 }
 
 static status send_completed(struct job *job, struct error *err) {
@@ -140,7 +142,7 @@ static void job_send(struct job *job) {
         uv_timer_start(&job->timer, on_send_again, ANSWER_PAUSE_MS, 0);
         return;
     }
-    job_free(job);
+    job_end(job);
 }
 
 static void job_answer(struct job *job, enum rpc_method method) {
@@ -154,7 +156,7 @@ static void job_answer(struct job *job, enum rpc_method method) {
     if (job->plan) t->ports.plan_done(t->ports.context, job->plan);
     job->plan = NULL;
     if (job->lost)
-        job_free(job);
+        job_end(job);
     else
         job_send(job);
 }
@@ -379,15 +381,12 @@ static void on_polled(void *context, const struct rpc_answer *answer) {
     if (answer->code != GRPC_OK) { /* the next tick polls again */
         LOG(LOG_WARN, "temporal: a poll failed", LOG_S("code", str_c(grpc_code_name(answer->code))),
             LOG_S("why", answer->message));
-        bool ready = t->ready;
-        t->ready = false;
         job_free(job);
-        t->ready = ready;
         return;
     }
     job->poll = answer->value;
     if (job->poll->task_token.len == 0) {
-        job_free(job);
+        job_end(job);
         return;
     }
     job->state = JOB_WAITS;
