@@ -60,6 +60,23 @@ db_test_temporal_node_is_killed() {
     c ledger verify --state >/dev/null
 }
 
+test_temporal_workflow_of_somebody_else() {
+    temporal
+    local there=(--address "$CAIRN_TEMPORAL" -w "$id")
+    "${CAIRN_TEMPORAL_CLI:?}" workflow start "${there[@]}" --type Other --task-queue "$CAIRN_TEMPORAL_QUEUE.other" >/dev/null
+    chain
+    exits 10 r run chain.json --provider temporal --run-id "$id" -q -o json >result
+    holds "$(c ledger events --run "$id" -o ndjson | jq -c 'select(.eventType == "RunFailed") | .payload')" PROVIDER_FAILED
+    same "$(events_of "$id")" "RunQueued RunFailed "
+    # Neither signalled nor polled nor ended by us.
+    same "$("$CAIRN_TEMPORAL_CLI" workflow show "${there[@]}" -o json | jq -c '[.events[].eventType]')" \
+        '["EVENT_TYPE_WORKFLOW_EXECUTION_STARTED","EVENT_TYPE_WORKFLOW_TASK_SCHEDULED"]'
+    "$CAIRN_TEMPORAL_CLI" workflow terminate "${there[@]}" >/dev/null
+    # It is over, and its id still is not free.
+    exits 10 "$cairn" run chain.json --provider temporal --run-id "$id" -q --data again
+    c ledger verify --state >/dev/null
+}
+
 db_test_conductor_from_the_command_line() {
     conductor
     chain

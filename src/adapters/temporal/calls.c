@@ -154,10 +154,26 @@ static void tell_pending(struct temporal_run *r, const Tp__DescribeResponse *d) 
     }
 }
 
+/* Somebody else's workflow has the id of the run. Nothing of it is touched: not its tasks, not its
+ * signals, not its end. */
+static void described_other(struct temporal_run *r) {
+    if (r->close == RUN_NEW) {
+        execution_gone(r, "PROVIDER_FAILED",
+                       STR("the cluster has a workflow of this id that is not Cairn's"));
+        return;
+    }
+    execution_cancel_wanted(r, false);
+    r->doomed = true;
+}
+
 static void described(struct temporal_run *r, const Tp__DescribeResponse *d) {
     const Tp__ExecutionInfo *info = d->info;
     if (!info || !info->execution || info->execution->run_id.len == 0) {
         call_failed(r, rpc_name(RPC_DESCRIBE), GRPC_DATA_LOSS, STR("the answer lacks the run id"));
+        return;
+    }
+    if (!info->type || !str_eq(wire_str(info->type->name), WORKFLOW_TYPE)) {
+        described_other(r);
         return;
     }
     if (info->status == STATUS_CONTINUED) { /* its successor is about to be there */
