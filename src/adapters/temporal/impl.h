@@ -181,6 +181,8 @@ void execution_doom(struct temporal_run *r);
 void execution_soon(struct temporal_run *r);
 void runs_kick(struct temporal *t); /* the cluster is there */
 void runs_release(struct temporal *t);
+/* The run is over: its execution is closed, and forgotten. */
+void execution_close(struct temporal *t, str run_id, enum run_status end, str code, str message);
 /* Looks after the execution now: it may be gone. */
 void execution_suspect(struct temporal_run *r);
 /* Tells the engine what is new in a history. Returns whether there was something. */

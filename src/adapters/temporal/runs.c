@@ -428,13 +428,17 @@ void runs_leave(struct provider *provider, struct attempt *attempt) {
 
 void runs_note(struct provider *provider, const struct provider_note *note) {
     struct temporal *t = of(provider);
-    if (note->event != PROVIDER_RUN_ENDED || t->closing) return;
-    struct temporal_run *r = execution_find(t, note->run_id);
-    if (!r) r = execution_new(t, note->run_id); /* PHASE_UNKNOWN */
-    if (!r) return;                             /* the sweep will find it */
-    r->close = note->status;
-    if (!arena_try_str(&r->arena, note->code, &r->code)) r->code = STR_NONE;
-    if (!arena_try_str(&r->arena, note->message, &r->message)) r->message = STR_NONE;
+    if (note->event == PROVIDER_RUN_ENDED && !t->closing)
+        execution_close(t, note->run_id, note->status, note->code, note->message);
+}
+
+void execution_close(struct temporal *t, str run_id, enum run_status end, str code, str message) {
+    struct temporal_run *r = execution_find(t, run_id);
+    if (!r) r = execution_new(t, run_id); /* PHASE_UNKNOWN */
+    if (!r) return;                       /* the sweep will find it */
+    r->close = end;
+    if (!arena_try_str(&r->arena, code, &r->code)) r->code = STR_NONE;
+    if (!arena_try_str(&r->arena, message, &r->message)) r->message = STR_NONE;
     r->digests = false; /* nothing more will be wanted */
     execution_set_due(r);
     execution_soon(r);

@@ -6,6 +6,7 @@
 
 #include "adapters/temporal/impl.h"
 #include "base/log.h"
+#include "base/time.h"
 
 enum {
     TEMPORAL_ARENA_FIRST = 1024,
@@ -65,36 +66,19 @@ void task_queue_drop(struct temporal *t, struct task_queue *queue) {
 
 /* ---- executions that should be closed ---- */
 
-static void on_woken(void *context, const struct rpc_answer *answer) {
-    UNUSED(context);
-    UNUSED(answer);
-}
-
-/* Its task will be answered with its end: the run is not in memory, and the ledger says how. */
-static void wake(struct temporal *t, const Tp__Execution *execution) {
-    struct error err;
-    char id[UUID_TEXT_LEN];
-    Tp__SignalRequest request = TP__SIGNAL_REQUEST__INIT;
-    Tp__Execution copy = *execution;
-    uuid_format(uuid_v4(), id);
-    request.namespace_ = wire_bytes(t->ns);
-    request.execution = &copy;
-    request.signal_name = wire_bytes(WAKE_SIGNAL);
-    request.identity = wire_bytes(t->identity);
-    request.request_id = wire_bytes(str_n(id, sizeof id));
-    if (rpc_start(t->rpc, RPC_SIGNAL, &request.base, NULL, on_woken, t, NULL, &err) != ST_OK)
-        return; /* the next sweep */
-}
-
-static bool should_close(struct temporal *t, str run_id) {
+static void close_if_over(struct temporal *t, str run_id) {
     struct arena scratch;
     struct provider_found found = {0};
     struct error err;
-    if (execution_find(t, run_id)) return false;
+    if (execution_find(t, run_id)) return;
     arena_init(&scratch, TEMPORAL_ARENA_FIRST, TASK_ARENA_MAX);
     status st = t->ports.find(t->ports.context, run_id, STR_NONE, &scratch, &found, &err);
+    if (st == ST_OK && run_is_final(found.status) && !t->closing) {
+        LOG(LOG_INFO, "temporal: an execution of a run that is over is closed",
+            LOG_S("run", run_id));
+        execution_close(t, run_id, found.status, found.code, found.message);
+    }
     arena_release(&scratch);
-    return st == ST_OK && run_is_final(found.status);
 }
 
 static void sweep_page(struct temporal *t, str token);
@@ -106,22 +90,23 @@ static void on_listed(void *context, const struct rpc_answer *answer) {
     const Tp__ListResponse *page = answer->value;
     for (size_t i = 0; i < page->n_executions && !t->closing; i++) {
         const Tp__Execution *execution = page->executions[i]->execution;
-        if (!execution || !should_close(t, wire_str(execution->workflow_id)) || t->closing)
-            continue;
-        LOG(LOG_INFO, "temporal: an execution of a run that is over is closed",
-            LOG_S("run", wire_str(execution->workflow_id)));
-        wake(t, execution);
+        if (execution) close_if_over(t, wire_str(execution->workflow_id));
     }
     if (!t->closing && page->next_page_token.len > 0 && ++t->sweep_pages < SWEEP_PAGES_MAX)
         sweep_page(t, wire_str(page->next_page_token));
 }
 
+/* A node that died may never come back under its name: the others look after its queue. What is
+ * young they leave to that node, which, if it lives, may be about to close it. */
 static void sweep_page(struct temporal *t, str token) {
     struct error err;
-    char query[3 * NAME_BYTES_MAX];
+    char query[5 * NAME_BYTES_MAX];
+    char before[TIME_TEXT_MAX + 1] = "";
+    before[time_format_us(clock_wall_us() - t->sweep_ms * 1000, before)] = '\0';
     int n = snprintf(query, sizeof query,
-                     "WorkflowType='plan.run' AND ExecutionStatus='Running' AND TaskQueue='%.*s'",
-                     STR_ARG(t->own_queue_name));
+                     "WorkflowType='plan.run' AND ExecutionStatus='Running' AND (TaskQueue='%.*s' "
+                     "OR (TaskQueue STARTS_WITH '%.*s.' AND StartTime < '%s'))",
+                     STR_ARG(t->own_queue_name), STR_ARG(t->queue_name), before);
     Tp__ListRequest request = TP__LIST_REQUEST__INIT;
     request.namespace_ = wire_bytes(t->ns);
     request.page_size = SWEEP_PAGE;

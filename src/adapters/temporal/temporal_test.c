@@ -470,6 +470,23 @@ TEST(temporal_closes_executions_of_runs_that_are_over) {
     world_close(&w);
 }
 
+TEST(temporal_closes_what_a_node_left_that_does_not_come_back) {
+    struct world w;
+    world_open(&w);
+    struct provider *p = world_provider(&w, "n1", 0);
+    struct fake_run *a = run_add(&w);
+    fake_open(a, p);
+    WAIT_FOR(&w, a->links == 1);
+    world_sleep(&w, 300);
+    world_drop(&w, &p);
+    a->status = RUN_COMPLETED;
+    w.options.sweep_ms = 500;
+    p = world_provider(&w, "n2", 0);
+    hand_wait_status(a, COMPLETED);
+    CHECK(a->looks == 0 && a->ended == 0);
+    world_close(&w);
+}
+
 TEST(temporal_leaves_runs_alone_that_are_not_in_the_ledger) {
     struct world w;
     world_open(&w);
