@@ -21,6 +21,7 @@
 struct provider_run { /* an open run, as the engine tells it */
     str run_id, tenant_id, project_id, environment_id, plan_id, plan_version;
     str plan_ref;            /* as JSON */
+    uuid correlation;        /* of the run: what another ledger's run of the same id has not */
     const struct plan *plan; /* until the call returns */
     bool started;            /* RunStarted is stored */
     bool paused;
@@ -48,7 +49,8 @@ struct provider_found { /* a run that the cluster speaks of */
     enum run_status status; /* RUN_COMPLETED ... when it is over */
     str code, message;      /* of a run that failed; or STR_NONE */
     str tenant_id, project_id, environment_id;
-    str provider_run_id, workflow_id; /* as in struct provider_run */
+    uuid correlation;                 /* as in struct provider_run */
+    str provider_run_id, workflow_id; /* likewise */
     enum provider_step_state step;    /* of the step that was asked for */
     str output;                       /* of that step, JSON; or STR_NONE */
 };

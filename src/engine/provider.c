@@ -39,6 +39,7 @@ static void open_run(struct engine_run *r) {
                                .plan_id = r->ids.plan_id,
                                .plan_version = r->ids.plan_version,
                                .plan = r->plan,
+                               .correlation = r->correlation,
                                .started = r->started,
                                .paused = r->flow.run.head.status == RUN_PAUSED,
                                .workflow_id = r->flow.link.workflow_id,

@@ -133,6 +133,7 @@ static status on_find(void *context, str run_id, str step_id, struct arena *aren
     out->tenant_id = info.tenant_id;
     out->project_id = info.project_id;
     out->environment_id = info.environment_id;
+    out->correlation = info.correlation_id;
     /* The reference has the run's own id there until the cluster has given another. */
     if (!str_eq(ref.workflow_id, run_id)) out->workflow_id = ref.workflow_id;
     if (info.head.status == RUN_FAILED) {

@@ -77,6 +77,22 @@ test_temporal_workflow_of_somebody_else() {
     c ledger verify --state >/dev/null
 }
 
+test_temporal_run_of_another_ledger() {
+    temporal
+    plan wait "$(sh_step a "echo x >>$PWD/a"),$(step b wait ',"signal":"GO","dependsOn":["a"]')"
+    start_server
+    started "{\"planRef\":$(curl -sS "$server/v1/plans" -H 'Content-Type: application/json' --data-binary @wait.json),\"context\":{\"runId\":\"$id\",\"targetAdapter\":\"temporal\"}}" >answer
+    until_true step_is "$id" b RUNNING
+    # The same id and plan from elsewhere: what the first run did there is no result of the second.
+    exits 10 "$cairn" run wait.json --provider temporal --run-id "$id" -q -o json --data other >result
+    same "$("$cairn" ledger events --run "$id" -o ndjson --data other | jq -r .eventType | tr '\n' ' ')" "RunQueued RunFailed "
+    curl -sSf "$server/v1/runs/$id/signals" -H 'Content-Type: application/json' -d '{"signal":"GO"}' >/dev/null
+    until_true status_is "$id" COMPLETED
+    same "$(wc -l <a)" 1 "times that a was executed"
+    until_true "${CAIRN_TEMPORAL_CLI:?}" workflow result -w "$id" --address "$CAIRN_TEMPORAL"
+    c ledger verify --state >/dev/null
+}
+
 db_test_conductor_from_the_command_line() {
     conductor
     chain

@@ -53,6 +53,10 @@ static void mark_commanded(struct temporal_run *r, const struct history *h) {
 static void read_over(struct temporal_run *r) {
     const struct history *h = &r->read;
     if (strcmp(r->read_execution, r->execution) != 0) return; /* a task was faster */
+    if (!execution_is_of(h, r->correlation, &r->read_arena)) {
+        execution_other(r);
+        return;
+    }
     execution_tell(r, str_c(r->read_execution), h);
     if (!r->t->closing) execution_tell_ended(r, h);
     mark_commanded(r, h);
@@ -154,18 +158,6 @@ static void tell_pending(struct temporal_run *r, const Tp__DescribeResponse *d) 
     }
 }
 
-/* Somebody else's workflow has the id of the run. Nothing of it is touched: not its tasks, not its
- * signals, not its end. */
-static void described_other(struct temporal_run *r) {
-    if (r->close == RUN_NEW) {
-        execution_gone(r, "PROVIDER_FAILED",
-                       STR("the cluster has a workflow of this id that is not Cairn's"));
-        return;
-    }
-    execution_cancel_wanted(r, false);
-    r->doomed = true;
-}
-
 static void described(struct temporal_run *r, const Tp__DescribeResponse *d) {
     const Tp__ExecutionInfo *info = d->info;
     if (!info || !info->execution || info->execution->run_id.len == 0) {
@@ -173,7 +165,7 @@ static void described(struct temporal_run *r, const Tp__DescribeResponse *d) {
         return;
     }
     if (!info->type || !str_eq(wire_str(info->type->name), WORKFLOW_TYPE)) {
-        described_other(r);
+        execution_other(r);
         return;
     }
     if (info->status == STATUS_CONTINUED) { /* its successor is about to be there */
@@ -275,7 +267,11 @@ static status start_request(struct temporal_run *r, struct arena *arena, Tp__Sta
                                     .tenant_id = r->tenant_id,
                                     .project_id = r->project_id,
                                     .environment_id = r->environment_id,
-                                    .plan_ref = r->plan_ref};
+                                    .plan_ref = r->plan_ref,
+                                    .correlation = r->correlation};
+    char correlation[UUID_TEXT_LEN];
+    str request_id = STR_NONE;
+    uuid_format(r->correlation, correlation);
     str json = execution_input_json(&input, arena);
     Tp__Memo *memo = wire_new(&tp__memo__descriptor, arena);
     if (memo) memo->fields = wire_list(5, arena);
@@ -292,7 +288,10 @@ static status start_request(struct temporal_run *r, struct arena *arena, Tp__Sta
     request->input = wire_json_list(json, arena);
     request->task_timeout = wire_ms(WORKFLOW_TASK_TIMEOUT_MS, arena);
     request->identity = wire_bytes(t->identity);
-    request->request_id = wire_bytes(r->run_id); /* the same for the same run, on every node */
+    /* The same for the same run, on every node; another ledger's run of that id has another. */
+    if (!arena_try_str(arena, str_n(correlation, sizeof correlation), &request_id))
+        return error_set(err, ST_RETRY, "out of memory");
+    request->request_id = wire_bytes(request_id);
     request->id_reuse_policy = REUSE_REJECT_DUPLICATE;
     request->id_conflict_policy = CONFLICT_USE_EXISTING;
     request->memo = memo;

@@ -57,6 +57,11 @@ str execution_input_json(const struct execution_input *input, struct arena *aren
     put_text(&b, "projectId", input->project_id);
     put_text(&b, "environmentId", input->environment_id);
     put_json(&b, "planRef", input->plan_ref);
+    if (!uuid_eq(input->correlation, (uuid){0})) {
+        char correlation[UUID_TEXT_LEN];
+        uuid_format(input->correlation, correlation);
+        put_text(&b, "correlationId", str_n(correlation, sizeof correlation));
+    }
     if (input->continued > 0) buf_printf(&b, ",\"continued\":%lld", (long long)input->continued);
     buf_put_char(&b, '}');
     return kept(&b, arena);
@@ -79,10 +84,24 @@ status execution_input_parse(str json, struct arena *arena, struct execution_inp
     yyjson_val *continued = json_member(root, "continued");
     if (continued && (!json_int(continued, &in.continued) || in.continued < 0))
         return error_set(err, ST_INVALID, "the input of the execution: \"continued\" is no count");
+    str correlation = STR_NONE;
+    if (json_str(json_member(root, "correlationId"), &correlation) &&
+        !uuid_parse(correlation, &in.correlation))
+        return error_set(err, ST_INVALID, "the input of the execution: a bad \"correlationId\"");
     in.plan_ref = json_text(json_member(root, "planRef"), arena);
     if (!in.plan_ref.ptr) return error_set(err, ST_RETRY, "out of memory");
     *out = in;
     return ST_OK;
+}
+
+bool execution_is_of(const struct history *h, uuid correlation, struct arena *scratch) {
+    static const uuid none = {0};
+    struct execution_input input;
+    struct error ignored;
+    if (!h->started || uuid_eq(correlation, none) ||
+        execution_input_parse(wire_json_of(h->started->input), scratch, &input, &ignored) != ST_OK)
+        return true;
+    return uuid_eq(input.correlation, none) || uuid_eq(input.correlation, correlation);
 }
 
 str activity_input_json(const struct attempt *a, struct arena *arena) {

@@ -62,11 +62,15 @@ str activity_id(str step_id, int64_t number, struct arena *arena);
  * of the run came before. STR_NONE when memory is out. */
 struct execution_input {
     str run_id, tenant_id, project_id, environment_id;
-    str plan_ref; /* JSON */
+    str plan_ref;     /* JSON */
+    uuid correlation; /* all zero: not said */
     int64_t continued;
 };
 str execution_input_json(const struct execution_input *input, struct arena *arena);
 /* The inverse. Not strict: a newer version may have added something. Texts in the arena. */
 MUST_CHECK status execution_input_parse(str json, struct arena *arena, struct execution_input *out,
                                         struct error *err);
+/* Whether it is an execution of the run with this correlation id, not of one that has its runId in
+ * another ledger. One of the two not known: yes. */
+bool execution_is_of(const struct history *h, uuid correlation, struct arena *scratch);
 str activity_input_json(const struct attempt *attempt, struct arena *arena);

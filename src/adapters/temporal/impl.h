@@ -75,6 +75,7 @@ struct temporal_run {
     struct temporal *t;
     struct arena arena;
     str run_id, tenant_id, project_id, environment_id, plan_id, plan_version, plan_ref;
+    uuid correlation; /* all zero: not known */
     enum run_phase phase;
     struct task_queue *queue;         /* of its workflow tasks; NULL: not known */
     char execution[EXECUTION_ID_MAX]; /* the newest one; empty: not known */
@@ -181,8 +182,9 @@ void execution_doom(struct temporal_run *r);
 void execution_soon(struct temporal_run *r);
 void runs_kick(struct temporal *t); /* the cluster is there */
 void runs_release(struct temporal *t);
-/* The run is over: its execution is closed, and forgotten. */
-void execution_close(struct temporal *t, str run_id, enum run_status end, str code, str message);
+/* The run is over: its execution is closed, and forgotten. NULL: too many, or memory is out. */
+struct temporal_run *execution_close(struct temporal *t, str run_id, enum run_status end, str code,
+                                     str message);
 /* Looks after the execution now: it may be gone. */
 void execution_suspect(struct temporal_run *r);
 /* Tells the engine what is new in a history. Returns whether there was something. */
@@ -211,6 +213,9 @@ void execution_set_id(struct temporal_run *r, str id);
 bool execution_tell_id(struct temporal_run *r, bool continued);
 void execution_tell_recovered(struct temporal_run *r, const struct attempt *attempt, int32_t count);
 void execution_gone(struct temporal_run *r, const char *code, str message);
+/* Somebody else's workflow has the id of the run. Nothing of it is touched: not its tasks, not its
+ * signals, not its end. */
+void execution_other(struct temporal_run *r);
 
 /* calls.c: begin a call; what comes of it is seen by the run's next steps */
 void execution_describe(struct temporal_run *r); /* and read its history, if there is news in it */

@@ -212,6 +212,16 @@ void execution_gone(struct temporal_run *r, const char *code, str message) {
     if (!arena_try_str(&r->arena, message, &r->gone_message)) r->gone_message = STR("");
 }
 
+void execution_other(struct temporal_run *r) {
+    if (r->close == RUN_NEW) {
+        execution_gone(r, "PROVIDER_FAILED",
+                       STR("the cluster has a workflow of this id that is not the run's"));
+        return;
+    }
+    execution_cancel_wanted(r, false);
+    r->doomed = true;
+}
+
 /* ---- what is due ---- */
 
 void execution_set_due(struct temporal_run *r) {
@@ -357,6 +367,7 @@ void runs_open(struct provider *provider, const struct provider_run *run) {
     if (r) {
         r->opened = true;
         r->tell_link = true;
+        r->correlation = run->correlation;
         execution_soon(r);
         return;
     }
@@ -367,6 +378,7 @@ void runs_open(struct provider *provider, const struct provider_run *run) {
         return;
     }
     r->opened = true;
+    r->correlation = run->correlation;
     bool linked = run->provider_run_id.ptr && run->provider_run_id.len > 0;
     r->phase = linked ? PHASE_UNKNOWN : PHASE_NEW;
     if (linked) execution_set_queue(r, run->queue);
@@ -429,19 +441,21 @@ void runs_leave(struct provider *provider, struct attempt *attempt) {
 void runs_note(struct provider *provider, const struct provider_note *note) {
     struct temporal *t = of(provider);
     if (note->event == PROVIDER_RUN_ENDED && !t->closing)
-        execution_close(t, note->run_id, note->status, note->code, note->message);
+        (void)execution_close(t, note->run_id, note->status, note->code, note->message);
 }
 
-void execution_close(struct temporal *t, str run_id, enum run_status end, str code, str message) {
+struct temporal_run *execution_close(struct temporal *t, str run_id, enum run_status end, str code,
+                                     str message) {
     struct temporal_run *r = execution_find(t, run_id);
     if (!r) r = execution_new(t, run_id); /* PHASE_UNKNOWN */
-    if (!r) return;                       /* the sweep will find it */
+    if (!r) return NULL;                  /* the sweep will find it */
     r->close = end;
     if (!arena_try_str(&r->arena, code, &r->code)) r->code = STR_NONE;
     if (!arena_try_str(&r->arena, message, &r->message)) r->message = STR_NONE;
     r->digests = false; /* nothing more will be wanted */
     execution_set_due(r);
     execution_soon(r);
+    return r;
 }
 
 void runs_rested(struct provider *provider, str run_id) {

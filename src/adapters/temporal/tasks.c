@@ -272,6 +272,8 @@ static void task_adopt(struct task *task, str run_id) {
     struct provider_found found = {0};
     struct error err = {0};
     status st = t->ports.find(t->ports.context, run_id, STR_NONE, &task->arena, &found, &err);
+    if (st == ST_OK && !execution_is_of(&task->history, found.correlation, &task->arena))
+        st = ST_NOT_FOUND;
     if (st == ST_NOT_FOUND) {
         LOG(LOG_WARN, "temporal: an execution of a run that is not in the ledger is left alone",
             LOG_S("run", run_id));
@@ -328,10 +330,12 @@ static void task_whole(struct task *task) {
     }
     str run_id = wire_str(poll->execution->workflow_id);
     struct temporal_run *r = execution_find(task->t, run_id);
-    if (r && !r->doomed && (r->opened || r->close != RUN_NEW))
+    if (!r || r->doomed || (!r->opened && r->close == RUN_NEW))
+        task_adopt(task, run_id);
+    else if (execution_is_of(&task->history, r->correlation, &task->arena))
         task_attach(task, r);
     else
-        task_adopt(task, run_id);
+        task_fail(task, "the execution is of another run with the same id");
 }
 
 /* ---- the answer ---- */

@@ -76,7 +76,9 @@ static void close_if_over(struct temporal *t, str run_id) {
     if (st == ST_OK && run_is_final(found.status) && !t->closing) {
         LOG(LOG_INFO, "temporal: an execution of a run that is over is closed",
             LOG_S("run", run_id));
-        execution_close(t, run_id, found.status, found.code, found.message);
+        struct temporal_run *r =
+            execution_close(t, run_id, found.status, found.code, found.message);
+        if (r) r->correlation = found.correlation;
     }
     arena_release(&scratch);
 }
