@@ -184,6 +184,7 @@ static void described(struct temporal_run *r, const Tp__DescribeResponse *d) {
     bool news = !open || r->phase != PHASE_READY || info->history_length != r->looked_length;
     r->looked_length = info->history_length;
     if (open) r->phase = PHASE_READY;
+    if (open && !d->pending_task) r->at.wake = 0; /* none is coming that we could wait for */
     if (news) read_begin(r);
 }
 

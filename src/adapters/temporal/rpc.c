@@ -137,20 +137,6 @@ static bool lacks_namespace(const struct grpc_answer *answer) {
            memmem(answer->details.ptr, answer->details.len, name, sizeof name - 1);
 }
 
-static void log_state(struct rpc *rpc, const struct rpc_call *call,
-                      const struct grpc_answer *answer) {
-    bool down = answer->code == GRPC_UNAVAILABLE || answer->code == GRPC_UNAUTHENTICATED ||
-                answer->code == GRPC_PERMISSION_DENIED;
-    if (down == rpc->down || (!down && answer->code != GRPC_OK)) return;
-    rpc->down = down;
-    if (down)
-        LOG(LOG_WARN, "temporal cannot be reached; trying again until it can",
-            LOG_S("call", str_c(methods[call->method].name)),
-            LOG_S("code", str_c(grpc_code_name(answer->code))), LOG_S("why", answer->message));
-    else
-        LOG(LOG_INFO, "temporal answers again", LOG_S("call", str_c(methods[call->method].name)));
-}
-
 /* 80 to 120 per cent, so that those who were refused together do not come back together. */
 static int64_t spread(int64_t ms) {
     uint8_t random = 0;
@@ -184,6 +170,30 @@ static void answer_call(struct rpc_call *call, const struct rpc_answer *answer) 
 static void call_try(struct rpc_call *call);
 
 static void on_pause(uv_timer_t *timer) { call_try(timer->data); }
+
+/* The cluster is back: nobody has to wait out a pause that grew while it was away. */
+static void wake_calls(struct rpc *rpc) {
+    for (struct rpc_call *call = TAILQ_FIRST(&rpc->calls); call; call = TAILQ_NEXT(call, link)) {
+        if (call->grpc || !uv_is_active((uv_handle_t *)&call->timer)) continue;
+        call->pause_ms = 0;
+        uv_timer_start(&call->timer, on_pause, (uint64_t)spread(CALL_PAUSE_MS), 0);
+    }
+}
+
+static void log_state(struct rpc *rpc, const struct rpc_call *call,
+                      const struct grpc_answer *answer) {
+    bool down = answer->code == GRPC_UNAVAILABLE || answer->code == GRPC_UNAUTHENTICATED ||
+                answer->code == GRPC_PERMISSION_DENIED;
+    if (down == rpc->down || (!down && answer->code != GRPC_OK)) return;
+    rpc->down = down;
+    if (down)
+        LOG(LOG_WARN, "temporal cannot be reached; trying again until it can",
+            LOG_S("call", str_c(methods[call->method].name)),
+            LOG_S("code", str_c(grpc_code_name(answer->code))), LOG_S("why", answer->message));
+    else
+        LOG(LOG_INFO, "temporal answers again", LOG_S("call", str_c(methods[call->method].name)));
+    if (!down) wake_calls(rpc);
+}
 
 static void on_answer(void *context, const struct grpc_answer *answer) {
     struct rpc_call *call = context;

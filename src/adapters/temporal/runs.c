@@ -259,6 +259,8 @@ static void step_new(struct temporal_run *r) {
     }
 }
 
+static bool is_watched(const struct temporal_run *r) { return r->wanted_count > 0 || r->due; }
+
 static bool is_idle(const struct temporal_run *r) {
     return r->phase == PHASE_READY && r->wanted_count == 0 && r->close == RUN_NEW && !r->task &&
            !r->call && !r->wake_call && !r->due && r->queue == r->t->own_queue;
@@ -280,7 +282,7 @@ static void execution_step(struct temporal_run *r) {
     if (!r->call && is_due(r->at.retry, now)) {
         if (r->phase == PHASE_NEW && r->close == RUN_NEW) execution_make(r);
         if (r->phase == PHASE_UNKNOWN) execution_describe(r);
-        if (r->phase == PHASE_READY && r->wanted_count > 0 && is_due(r->at.look, now))
+        if (r->phase == PHASE_READY && is_watched(r) && is_due(r->at.look, now))
             execution_describe(r);
     }
     if (r->task && (!r->digests || is_due(r->at.hold, now))) execution_answer_task(r);
@@ -300,7 +302,7 @@ static void execution_arm(struct temporal_run *r) {
     sooner(&first, r->soon, now);
     sooner(&first, ready && !r->call && (r->phase == PHASE_NEW || r->phase == PHASE_UNKNOWN),
            r->at.retry);
-    sooner(&first, ready && !r->call && r->phase == PHASE_READY && r->wanted_count > 0,
+    sooner(&first, ready && !r->call && r->phase == PHASE_READY && is_watched(r),
            r->at.look > r->at.retry ? r->at.look : r->at.retry);
     sooner(&first, ready && r->task, r->at.hold);
     sooner(&first, ready && r->phase == PHASE_READY && !r->task && r->due && !r->wake_call,
@@ -453,6 +455,7 @@ struct temporal_run *execution_close(struct temporal *t, str run_id, enum run_st
     if (!arena_try_str(&r->arena, code, &r->code)) r->code = STR_NONE;
     if (!arena_try_str(&r->arena, message, &r->message)) r->message = STR_NONE;
     r->digests = false; /* nothing more will be wanted */
+    r->at.look = now_ms(t) + (uint64_t)t->look_ms;
     execution_set_due(r);
     execution_soon(r);
     return r;
