@@ -342,7 +342,9 @@ void history_outcome(const struct history_activity *a, bool stopped, struct aren
         return;
     case ACTIVITY_FAILED:
         failed(a, arena, out);
-        if (!str_eq(str_c(out->code), STR("WORKER_SHUTDOWN"))) return;
+        if (!str_eq(str_c(out->code), STR("WORKER_SHUTDOWN")) &&
+            !str_eq(str_c(out->code), STR("WORKER_ELSEWHERE")))
+            return;
         break; /* it would have been tried again, had it not been asked to end */
     case ACTIVITY_TIMED_OUT:
         timed_out(a, out);

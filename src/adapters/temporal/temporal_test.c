@@ -116,6 +116,7 @@ static pid_t worker_begin(const struct world *w) {
     if (pid > 0) return pid;
     struct world other; /* never returns to the test */
     world_open_in(&other, dir, queue);
+    other.lent = true;
     (void)world_provider(&other, "victim", 4);
     for (;;)
         uv_run(&other.loop, UV_RUN_ONCE);
@@ -484,6 +485,33 @@ TEST(temporal_closes_what_a_node_left_that_does_not_come_back) {
     p = world_provider(&w, "n2", 0);
     hand_wait_status(a, COMPLETED);
     CHECK(a->looks == 0 && a->ended == 0);
+    world_close(&w);
+}
+
+TEST(temporal_worker_gives_back_what_its_ledger_does_not_know) {
+    struct world w;
+    struct world other;
+    struct shot s;
+    world_open(&w);
+    world_open_in(&other, w.dir, w.queue);
+    struct provider *p = world_provider(&w, "n1", -1);
+    struct provider *stranger = world_provider(&other, "n2", 1);
+    struct fake_run *run = run_add(&w);
+    fake_open(run, p);
+    fake_start(run, p, &s, "one", 1);
+    for (int i = 0; i < 200; i++) { /* it takes the attempt, and has no business with it */
+        world_sleep(&w, 10);
+        world_sleep(&other, 10);
+    }
+    CHECK(s.answers == 0 && lines_in(&w, "one") == 0);
+    world_drop(&other, &stranger);
+    world_close(&other);
+    struct provider *worker = world_provider(&w, "n3", 1);
+    WAIT_FOR(&w, shot_over(&s));
+    CHECK(s.ok && lines_in(&w, "one") == 1, "%s", s.code);
+    world_drop(&w, &worker);
+    fake_end(run, p, RUN_COMPLETED);
+    hand_wait_status(run, COMPLETED);
     world_close(&w);
 }
 

@@ -356,12 +356,29 @@ static void job_try(struct job *job) {
     }
 }
 
+/* Workers of other ledgers may poll the same queue: they have neither the plan nor the secrets. */
+static bool job_is_ours(struct job *job) {
+    struct temporal *t = job->t;
+    struct provider_found found = {0};
+    struct error err;
+    status st =
+        t->ports.find(t->ports.context, job->attempt.run_id, STR_NONE, &job->arena, &found, &err);
+    if (st != ST_OK) return st != ST_NOT_FOUND;
+    return uuid_eq(found.correlation, (uuid){0}) ||
+           uuid_eq(found.correlation, job->attempt.correlation);
+}
+
 static void job_begin(struct job *job) {
     struct temporal *t = job->t;
     struct error err = {0};
     status st = job_parse(job, &err);
     if (st != ST_OK) {
         job_fail(job, STR("ATTEMPT_INVALID"), str_c(err.msg), STR_NONE, st == ST_RETRY);
+        return;
+    }
+    if (!job_is_ours(job)) {
+        job_fail(job, STR("WORKER_ELSEWHERE"), STR("the run is not in the ledger of this worker"),
+                 STR_NONE, true);
         return;
     }
     if (job->poll->attempt > 1 && execution_find(t, job->attempt.run_id))

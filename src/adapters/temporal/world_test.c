@@ -82,6 +82,8 @@ static status on_find(void *context, str run_id, str step_id, struct arena *aren
     struct fake_run *run = find(context, run_id);
     UNUSED(step_id);
     UNUSED(arena);
+    *out = (struct provider_found){.status = RUN_RUNNING};
+    if (!run && ((struct world *)context)->lent) return ST_OK;
     if (!run || !run->known) return error_set(err, ST_NOT_FOUND, "no such run");
     *out = (struct provider_found){.ours = run->ours, .status = run->status};
     if (run->status == RUN_FAILED) {

@@ -37,6 +37,7 @@ struct world {
     struct arena arena;
     struct executor *ex;
     struct temporal_options options;
+    bool lent; /* its ledger is that of another world: it knows every run */
     struct provider *p;
     struct rpc *rpc; /* the test's own hand */
     struct plan *plan;
