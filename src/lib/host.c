@@ -476,15 +476,32 @@ static status open_engine(struct host *h, struct error *err) {
     return st;
 }
 
+/* Unless it is told otherwise every folder's node is called "local", but a cluster may serve several
+ * folders: there the name goes on with what the folder is called, so that each gets the tasks of its
+ * own runs. One that was moved finds them all the same: a run knows where its tasks are offered. */
+static str cluster_name(struct host *h) {
+    char host[256] = "";
+    char text[32] = "-";
+    uint8_t digest[SHA256_LEN];
+    if (h->postgres || !str_eq(h->node, STR("local"))) return h->node;
+    char *path = realpath(arena_str(&h->arena, h->options.data_dir).ptr, NULL);
+    (void)gethostname(host, sizeof(host) - 1);
+    sha256_of(joined(h, joined(h, str_c(host), ":"), path ? path : ""), digest);
+    free(path);
+    hex_encode(digest, 4, text + 1);
+    text[9] = '\0';
+    return joined(h, h->node, text);
+}
+
 static status open_providers(struct host *h, struct error *err) {
     struct host_providers_options options = {.temporal = h->options.temporal,
                                              .conductor = h->options.conductor,
-                                             .node = h->node,
                                              .executor = h->executor,
                                              .plans = h->plans,
                                              .host = h,
                                              .metrics = h->options.metrics};
     if (h->options.passive || (!options.temporal && !options.conductor)) return ST_OK;
+    options.node = cluster_name(h);
     return host_providers_open(h->loop, &options, &h->providers, err);
 }
 

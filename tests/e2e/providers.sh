@@ -93,6 +93,22 @@ test_temporal_run_of_another_ledger() {
     c ledger verify --state >/dev/null
 }
 
+two_ledgers() { # PROVIDER: neither takes what belongs to the other
+    local i steps
+    for i in 1 2; do
+        steps=$(sh_step a "echo $i"),$(sh_step b "echo $i" ',"dependsOn":["a"]'),$(sh_step c "echo $i" ',"dependsOn":["b"]')
+        plan "of$i" "$steps"
+        "$cairn" run "of$i.json" --provider "$1" --run-id "$id-$i" -q -o json --data "folder$i" >"result$i" &
+        pids+=($!)
+    done
+    for i in 1 2; do
+        ends_with 0 "${pids[i - 1]}"
+        same "$(jq -r .status "result$i")" COMPLETED
+    done
+}
+test_temporal_serves_two_ledgers() { temporal; two_ledgers temporal; }
+test_conductor_serves_two_ledgers() { conductor; two_ledgers conductor; }
+
 db_test_conductor_from_the_command_line() {
     conductor
     chain
