@@ -388,6 +388,27 @@ TEST(engine_takes_signals_that_other_processes_recorded) {
     bed_release(&bed);
 }
 
+/* WE-1-4: a cancellation that another process recorded ends what is at work, although it leaves
+ * nothing to write before that has ended. */
+TEST(engine_ends_processes_when_another_process_cancels) {
+    str url = need_postgres();
+    struct bed bed;
+    bed_init(&bed, url);
+    bed_open(&bed);
+    start(&bed, with_folder(&bed, PLAN(SH("a", "touch %s/there; exec sleep 60", ""))), "r");
+    until_file(&bed, "there");
+    struct ledger *ledger = NULL;
+    struct error err = {0};
+    struct signal s = {.name = STR("CANCEL")};
+    CHECK(ledger_open(url, &(struct ledger_options){0}, &ledger, &err) == ST_OK, "%s", err.msg);
+    CHECK(host_post_signal(ledger, STR("r"), &s, STR("bob"), NULL, &err) == ST_OK, "%s", err.msg);
+    CHECK(bed_wait(&bed, "r") == RUN_CANCELLED);
+    CHECK(count_rows(&bed, "r", EVENT_STEP_FAILED) == 1 &&
+          count_rows(&bed, "r", EVENT_STEP_COMPLETED) == 0);
+    ledger_close(ledger);
+    bed_release(&bed);
+}
+
 TEST(engine_two_processes_of_one_name_are_refused) {
     str url = need_postgres();
     struct bed bed;
