@@ -22,7 +22,14 @@
 #define UNPOISON(ptr, n) ((void)(ptr), (void)(n))
 #endif
 
-enum { ARENA_ALIGN = 16, ARENA_CHUNK_MIN = 256, ARENA_CHUNK_MAX = 1024 * 1024 };
+/* A sanitizer maps and unmaps its shadow of a large block each time that malloc and free see one, which for an arena that
+ * is filled and rewound all the time is most of the work. */
+#if defined(ARENA_ASAN) || defined(__SANITIZE_THREAD__)
+enum { ARENA_CHUNK_MAX = 64 * 1024 };
+#else
+enum { ARENA_CHUNK_MAX = 1024 * 1024 };
+#endif
+enum { ARENA_ALIGN = 16, ARENA_CHUNK_MIN = 256 };
 
 struct arena_chunk {
     struct arena_chunk *older;

@@ -71,7 +71,7 @@ sql() {
 
 passed=0 failed=0 skipped=0
 one() { # FUNCTION KIND LABEL
-    local folder="$work/$3" rc
+    local folder="$work/$3" rc begun=$SECONDS
     mkdir -p "$folder"
     fresh_store "$2" "$folder"
     (
@@ -94,6 +94,7 @@ one() { # FUNCTION KIND LABEL
         sed 's/^/    /' "$folder.log" | cut -c1-2000 | tail -40
     fi
     rm -rf "$folder"
+    if [ $((SECONDS - begun)) -ge ${SLOW:-10} ]; then echo "$3 took $((SECONDS - begun)) s"; fi
 }
 
 skip() {
