@@ -177,10 +177,10 @@ static status decide(struct engine_run *r, struct error *err) {
     arena_reset(&r->batch_arena);
     flow_batch_init(&r->batch, &r->batch_arena);
     if (r->ending_code && !run_is_final(r->flow.run.head.status))
-        return flow_fail(&r->flow, str_c(r->ending_code), r->ending_message, now_us, &r->batch,
-                         err);
+        return flow_fail(&r->flow, str_c(r->ending_code), r->ending_message, now_us, &r->batch, err);
     struct flow_recovery here = {.node = eng->options.node, .cause = FLOW_NODE};
-    if (r->recovered) st = flow_recover(&r->flow, r->engine_attempt, &here, now_us, &r->batch, err);
+    if (r->recovered)
+        st = flow_recover(&r->flow, r->engine_attempt, &here, now_us, &r->batch, err);
     if (st == ST_OK) st = take_news(r, now_us, err);
     if (st != ST_OK) return st;
     str why_not = STR_NONE;
@@ -221,12 +221,9 @@ static void set_claim(struct engine_run *r) {
     *c = (struct run_claim){.node_no = lease->node_no, .epoch = lease->epoch};
     c->wake_us = flow_wake(&r->flow);
     c->known_seq = r->last_seq > 0 ? r->last_seq : -1;
-    if (run_is_final(r->flow.run.head.status))
-        c->act = r->claimed ? CLAIM_CLOSE : CLAIM_NONE;
-    else if (!r->claimed)
-        c->act = CLAIM_OPEN;
-    else if (c->wake_us != r->claimed_wake)
-        c->act = CLAIM_MOVE;
+    if (run_is_final(r->flow.run.head.status)) c->act = r->claimed ? CLAIM_CLOSE : CLAIM_NONE;
+    else if (!r->claimed) c->act = CLAIM_OPEN;
+    else if (c->wake_us != r->claimed_wake) c->act = CLAIM_MOVE;
 }
 
 /* One chain of what all the news of the batch bring along; what it points to is the callers'. */
@@ -276,8 +273,7 @@ static status submit(struct engine_run *r, struct error *err) {
 
 static void say_stuck(const struct engine_run *r) {
     const struct refusal *why = &r->flow.why_stuck;
-    LOG(LOG_ERROR,
-        "the engine decided an event that the run's state forbids: the run is left alone",
+    LOG(LOG_ERROR, "the engine decided an event that the run's state forbids: the run is left alone",
         LOG_S("runId", r->run_id), LOG_S("eventType", why->attempted_type),
         LOG_S("expectedState", str_c(why->expected)), LOG_S("actualState", str_c(why->actual)));
 }
@@ -287,9 +283,8 @@ static void run_trouble(struct engine_run *r, const struct error *why) {
     struct engine *eng = r->eng;
     metric_add(eng->m_failures, 1);
     r->tries++;
-    LOG(r->tries > RETRY_TRIES_MAX ? LOG_ERROR : LOG_WARN,
-        "a run could not go on and is tried again", LOG_S("runId", r->run_id),
-        LOG_S("error", str_c(why->msg)), LOG_N("tries", r->tries));
+    LOG(r->tries > RETRY_TRIES_MAX ? LOG_ERROR : LOG_WARN, "a run could not go on and is tried again",
+        LOG_S("runId", r->run_id), LOG_S("error", str_c(why->msg)), LOG_N("tries", r->tries));
     if (eng->ports.trouble) eng->ports.trouble(eng->ports.context, r->run_id, why, r->tries);
     r->has_flow = false;
     int64_t now = eng->ports.now_us(eng->ports.context);
@@ -325,14 +320,12 @@ static void answer_sent(struct engine_run *r) {
         struct news *n = list;
         list = n->next;
         if (n->rides) say_rode(n);
-        if (n->poll)
-            tasks_leased(r, n);
-        else
-            news_answer(n, n->verdict, &n->why);
+        if (n->poll) tasks_leased(r, n);
+        else news_answer(n, n->verdict, &n->why);
     }
 }
 
-/* Of the attempts that the batch wants to end, those that are under way. */
+/* Those that the batch wants to end. */
 static void stop_attempts(struct engine_run *r) {
     for (uint32_t i = 0; i < r->batch.stop_count; i++) {
         struct engine_attempt *a = run_find_attempt(r, r->batch.stops[i]);
@@ -455,8 +448,7 @@ static void accepted(struct engine_run *r) {
     count_events(eng, r);
     r->started = r->flow.run.head.status >= RUN_RUNNING;
     if (r->is_queued && r->started) run_unqueue(r);
-    r->busy =
-        true; /* an observer or executor may answer at once: that is news for the next batch */
+    r->busy = true; /* an observer or executor may answer at once: that is news for the next batch */
     tell_observer(r);
     if (run_is_final(r->flow.run.head.status)) {
         answer_sent(r);
@@ -485,8 +477,7 @@ static void refused(struct engine_run *r, const struct error *why) {
     }
     if (r->last_seq == 0 && why->reason && strcmp(why->reason, "RUN_MOVED") == 0) {
         struct error other = {0};
-        error_at(&other, ST_RETRY, "RUN_STARTING", "/runId",
-                 "another node has just started the run");
+        error_at(&other, ST_RETRY, "RUN_STARTING", "/runId", "another node has just started the run");
         run_drop(r, ST_RETRY, &other);
         return;
     }
@@ -523,8 +514,6 @@ void engine_committed(struct engine *eng, struct engine_commit *commit) {
     }
     struct error copy = *why; /* it lives in the batch's arena */
     take_back_news(r);
-    if (unknown)
-        run_trouble(r, &copy);
-    else
-        refused(r, &copy);
+    if (unknown) run_trouble(r, &copy);
+    else refused(r, &copy);
 }
