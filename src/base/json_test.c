@@ -1,6 +1,7 @@
 #include "base/json.h"
 
-#include "base/time.h"
+#include <time.h>
+
 #include "test.h"
 
 static const struct json_limits limits = {.bytes_max = (size_t)4 << 20, .depth_max = 8};
@@ -283,9 +284,9 @@ TEST(json_large_objects_are_fast) {
     CHECK(!b.full);
     struct error err = {0};
     yyjson_val *root = NULL;
-    int64_t start = clock_mono_ns();
+    clock_t start = clock(); /* of the processor: others may use it, too */
     CHECK(json_parse(buf_str(&b), limits, &a, &root, &err) == ST_OK, "%s", err.msg);
-    int64_t ms = (clock_mono_ns() - start) / 1000000;
+    int64_t ms = (int64_t)(clock() - start) * 1000 / CLOCKS_PER_SEC;
     CHECK(ms < 2000, "%lld ms", (long long)ms); /* comparing each with each takes minutes */
     buf_release(&b);
     arena_release(&a);
