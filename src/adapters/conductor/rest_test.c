@@ -1,5 +1,6 @@
 #include "adapters/conductor/rest.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -55,7 +56,8 @@ struct scene {
     uv_loop_t loop;
     struct rest *rest;
     struct fake_server *server;
-    int fails; /* so many requests are answered with 503 */
+    pthread_mutex_t lock; /* of the next two: each connection has a thread */
+    int fails;            /* so many requests are answered with 503 */
     char last[256];
     /* the answers */
     int answers;
@@ -66,12 +68,13 @@ struct scene {
 
 static bool handle(void *context, int fd, const struct fake_request *request) {
     struct scene *s = context;
+    pthread_mutex_lock(&s->lock);
     (void)snprintf(s->last, sizeof s->last, "%.*s %.*s %.*s", STR_ARG(request->method),
                    STR_ARG(request->target), STR_ARG(request->body));
-    if (s->fails > 0) {
-        s->fails--;
-        return fake_answer(fd, 503, "", STR("{\"message\":\"not now\"}"));
-    }
+    bool fails = s->fails > 0;
+    if (fails) s->fails--;
+    pthread_mutex_unlock(&s->lock);
+    if (fails) return fake_answer(fd, 503, "", STR("{\"message\":\"not now\"}"));
     if (str_eq(request->target, STR("/api/text"))) return fake_answer(fd, 200, "", STR("an-id"));
     if (str_eq(request->target, STR("/api/cut"))) return false;
     return fake_answer(fd, 200, "", STR("{\"a\":[1]}"));
@@ -87,7 +90,8 @@ static void on_done(void *context, const struct rest_answer *answer) {
 
 static void scene_open(struct scene *s, const char *tail) {
     struct error err = {0};
-    *s = (struct scene){.server = fake_server_open(handle, s)};
+    *s = (struct scene){.lock = PTHREAD_MUTEX_INITIALIZER};
+    s->server = fake_server_open(handle, s);
     CHECK(uv_loop_init(&s->loop) == 0);
     char url[128];
     (void)snprintf(url, sizeof url, "http://127.0.0.1:%d%s", fake_server_port(s->server), tail);
@@ -112,6 +116,12 @@ static struct rest_call *ask(struct scene *s, const char *path, int64_t patience
     return call;
 }
 
+static void set_fails(struct scene *s, int count) {
+    pthread_mutex_lock(&s->lock);
+    s->fails = count;
+    pthread_mutex_unlock(&s->lock);
+}
+
 static void wait_answers(struct scene *s, int count) {
     int64_t until = clock_mono_ns() / 1000000 + 20000;
     while (s->answers < count) {
@@ -127,8 +137,10 @@ TEST(conductor_rest_calls) {
         scene_open(&s, tails[i]);
         (void)ask(&s, "/json?a=1", 0);
         wait_answers(&s, 1);
-        CHECK(s.st == ST_OK && s.json && strcmp(s.last, "POST /api/json?a=1 {}") == 0, "%s",
-              s.last);
+        CHECK(s.st == ST_OK && s.json);
+        pthread_mutex_lock(&s.lock);
+        CHECK(strcmp(s.last, "POST /api/json?a=1 {}") == 0, "%s", s.last);
+        pthread_mutex_unlock(&s.lock);
         (void)ask(&s, "/text", 0);
         wait_answers(&s, 2);
         CHECK(s.st == ST_OK && !s.json && strcmp(s.text, "an-id") == 0);
@@ -140,11 +152,11 @@ TEST(conductor_rest_calls) {
 TEST(conductor_rest_is_patient_if_told_so) {
     struct scene s;
     scene_open(&s, "");
-    s.fails = 1;
+    set_fails(&s, 1);
     (void)ask(&s, "/json", 0);
     wait_answers(&s, 1);
     CHECK(s.st == ST_RETRY && fake_server_requests(s.server) == 1);
-    s.fails = 3;
+    set_fails(&s, 3);
     (void)ask(&s, "/json", 10000);
     wait_answers(&s, 2);
     CHECK(s.st == ST_OK && fake_server_requests(s.server) == 5);
@@ -166,7 +178,7 @@ TEST(conductor_rest_queues) {
         rest_cancel(calls[i]);
     wait_answers(&s, 50);
     CHECK(s.st == ST_OK && rest_pending(s.rest) == 0);
-    s.fails = 1000;
+    set_fails(&s, 1000);
     for (size_t i = 0; i < 30; i++)
         (void)ask(&s, "/json", 60000);
     for (int i = 0; i < 50; i++)
