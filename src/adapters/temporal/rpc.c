@@ -13,6 +13,7 @@ enum {
     CALL_PAUSE_MS_MAX = 5000,
     POLL_PAUSE_MS = 200, /* then x2, at most POLL_PAUSE_MS_MAX */
     POLL_PAUSE_MS_MAX = 10000,
+    CLOSE_MS = 1000,      /* for calls under way when the channel is closed */
     BUSY_PAUSE_MS = 1000, /* when the cluster says that it has too much to do */
 };
 #define ANSWER_BYTES_MAX ((size_t)64 * 1024 * 1024) /* of a page of history; 50 MiB are legal */
@@ -65,6 +66,7 @@ struct rpc_call {
     int tries;
     int64_t pause_ms;
     uint64_t begun; /* uv_now() of the first try */
+    bool unheard;   /* cancelled, and on its way all the same */
 };
 TAILQ_HEAD(call_list, rpc_call);
 
@@ -75,6 +77,7 @@ struct rpc {
     size_t handles; /* of calls that are not closed yet */
     bool down;      /* and logged */
     bool closing;
+    uv_timer_t timer; /* of closing */
     void (*closed)(void *context);
     void *context;
 };
@@ -108,6 +111,8 @@ static void call_free(struct rpc_call *call) {
 }
 
 void rpc_cancel(struct rpc_call *call) {
+    call->unheard = call->grpc && !methods[call->method].poll;
+    if (call->unheard) return;
     if (call->grpc) grpc_cancel(call->grpc);
     call_free(call);
 }
@@ -195,14 +200,22 @@ static void log_state(struct rpc *rpc, const struct rpc_call *call,
     if (!down) wake_calls(rpc);
 }
 
+static void on_close(uv_timer_t *timer);
+
 static void on_answer(void *context, const struct grpc_answer *answer) {
     struct rpc_call *call = context;
+    struct rpc *rpc = call->rpc;
     call->grpc = NULL;
+    if (call->unheard) {
+        call_free(call);
+        if (rpc->closing && TAILQ_EMPTY(&rpc->calls)) uv_timer_start(&rpc->timer, on_close, 0, 0);
+        return;
+    }
     struct grpc_answer seen = *answer;
     if (call->method != RPC_DESCRIBE_NAMESPACE && lacks_namespace(answer))
         seen.code = GRPC_UNAVAILABLE;
     answer = &seen;
-    log_state(call->rpc, call, answer);
+    log_state(rpc, call, answer);
     struct rpc_answer out = {answer->code, answer->message, answer->details, NULL};
     if (answer->code == GRPC_OK) {
         struct error err;
@@ -283,8 +296,29 @@ status rpc_open(uv_loop_t *loop, const struct grpc_options *options, struct rpc 
         mem_free(rpc);
         return st;
     }
+    uv_timer_init(loop, &rpc->timer);
+    rpc->timer.data = rpc;
+    rpc->handles = 1;
     *out = rpc;
     return ST_OK;
+}
+
+static void on_timer_closed(uv_handle_t *handle) {
+    struct rpc *rpc = handle->data;
+    rpc->handles--;
+    free_if_over(rpc);
+}
+
+static void on_close(uv_timer_t *timer) {
+    struct rpc *rpc = timer->data;
+    struct rpc_call *next;
+    for (struct rpc_call *call = TAILQ_FIRST(&rpc->calls); call; call = next) {
+        next = TAILQ_NEXT(call, link);
+        grpc_cancel(call->grpc);
+        call_free(call);
+    }
+    grpc_close(rpc->grpc);
+    uv_close((uv_handle_t *)timer, on_timer_closed);
 }
 
 void rpc_close(struct rpc *rpc, void (*closed)(void *context), void *context) {
@@ -292,10 +326,12 @@ void rpc_close(struct rpc *rpc, void (*closed)(void *context), void *context) {
     rpc->closing = true;
     rpc->closed = closed;
     rpc->context = context;
-    while (!TAILQ_EMPTY(&rpc->calls))
-        rpc_cancel(TAILQ_FIRST(&rpc->calls));
-    grpc_close(rpc->grpc);
-    free_if_over(rpc);
+    struct rpc_call *next;
+    for (struct rpc_call *call = TAILQ_FIRST(&rpc->calls); call; call = next) {
+        next = TAILQ_NEXT(call, link);
+        rpc_cancel(call);
+    }
+    uv_timer_start(&rpc->timer, on_close, TAILQ_EMPTY(&rpc->calls) ? 0 : CLOSE_MS, 0);
 }
 
 str rpc_existing_run(const struct rpc_answer *answer, struct arena *arena) {

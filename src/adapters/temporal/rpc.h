@@ -51,8 +51,8 @@ typedef void (*rpc_done)(void *context, const struct rpc_answer *answer);
 /* Opens a channel; does not connect yet. */
 MUST_CHECK status rpc_open(uv_loop_t *loop, const struct grpc_options *options, struct rpc **out,
                            struct error *err);
-/* Ends all calls, without `done`, and calls `closed` (may be NULL) when the memory is free. Not
- * from inside `done`. */
+/* Ends all calls, without `done`, and calls `closed` (may be NULL) when the memory is free: soon,
+ * but calls that are quickly answered may come to their end. Not from inside `done`. */
 void rpc_close(struct rpc *rpc, void (*closed)(void *context), void *context);
 
 /* Begins a call. The answer is unpacked into `arena`, which must live until then; NULL: into one of
@@ -61,6 +61,9 @@ void rpc_close(struct rpc *rpc, void (*closed)(void *context), void *context);
 MUST_CHECK status rpc_start(struct rpc *rpc, enum rpc_method method,
                             const ProtobufCMessage *request, struct arena *arena, rpc_done done,
                             void *context, struct rpc_call **call, struct error *err);
+/* `done` will not be called. A poll is reset; any other call goes on unheard: its answer is near,
+ * and a server that keeps its state in SQLite does not always survive a query that is interrupted.
+ */
 void rpc_cancel(struct rpc_call *call);
 size_t rpc_active(const struct rpc *rpc); /* calls under way, or waiting for their next try */
 /* The execution that is there already, from the details of an ALREADY_EXISTS; or STR_NONE. */
