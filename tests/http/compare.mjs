@@ -7,7 +7,7 @@ import http from 'node:http';
 import net from 'node:net';
 
 const cases = JSON.parse(readFileSync(new URL('corpus.json', import.meta.url), 'utf8'));
-const QUIET_MS = 400; // no bytes for so long: that was all
+const QUIET_MS = 2500; // no bytes for so long, on a busy machine: that was all
 
 const server = http.createServer({ maxHeaderSize: 48 * 1024, keepAliveTimeout: 60000 }, (req, res) => {
   const socket = req.socket; // gone from `req` when the body is complete
