@@ -1,7 +1,7 @@
 # Cairn is built by this one file. `make help` lists the targets.
 #
 # Every kind of build (release, test, san, ...) has its own folder build/<kind>/ with the same things in it:
-#     libcairn.a  libcairn.so  cairn  cairn-bench  cairn-tests  crash/NAME  load/NAME  fuzz/NAME
+#     libcairn.a  libcairn.so  parts.a  cairn  cairn-bench  cairn-tests  crash/NAME  load/NAME  fuzz/NAME
 # Sources are found, not listed: what lies in src/ is in the product, except *_test.c.
 
 BUILD ?= build
@@ -26,6 +26,7 @@ SHELL := /bin/bash
 
 # (libpq and libcurl are loaded when they are needed, see src/db/libpq.h: their headers only. The tests link libpq.)
 LIBRARIES := sqlite3 libssl libcrypto yyjson libuv libllhttp libnghttp2 libprotobuf-c
+LIBCAIRN_LIBRARIES := sqlite3 libcrypto yyjson
 DEPS := build/deps/usr/lib/$(shell uname -m)-linux-gnu
 
 ifneq ($(filter-out help clean layers format,$(or $(MAKECMDGOALS),all)),)
@@ -37,8 +38,10 @@ build/deps.mk: packages.txt bootstrap
 	@mkdir -p $(@D)
 	@export PKG_CONFIG_PATH=$(DEPS)/pkgconfig; \
 	cflags=$$(pkg-config --cflags $(LIBRARIES) libpq libcurl) && libs=$$(pkg-config --libs $(LIBRARIES)) && \
+	libcairn_libs=$$(pkg-config --libs $(LIBCAIRN_LIBRARIES)) && \
 	libs=$${libs//-lllhttp/-l:libllhttp.a -Wl,--exclude-libs,libllhttp.a} && \
-	{ echo "DEP_CFLAGS := $${cflags//-I/-isystem }"; echo "DEP_LIBS := $$libs"; } > $@
+	{ echo "DEP_CFLAGS := $${cflags//-I/-isystem }"; echo "DEP_LIBS := $$libs"; \
+	echo "LIBCAIRN_DEP_LIBS := $$libcairn_libs"; } > $@
 
 # What `test` and the checking targets need beyond that. One after the other: apt takes a lock.
 $(BUILD)/have-test $(BUILD)/have-check: $(BUILD)/have-%: packages.txt bootstrap
@@ -56,8 +59,10 @@ comma := ,
 ALL_C := $(sort $(shell find src -name '*.c'))
 UNIT_C := $(filter %_test.c,$(ALL_C))
 PRODUCT_C := $(filter-out %_test.c,$(ALL_C))
-CLI_C := $(filter src/cli/% src/server/%,$(PRODUCT_C))
-LIB_C := $(filter-out $(CLI_C),$(PRODUCT_C))
+# libcairn is the C library and no more: no loop, no network. The programs link it, and the other parts before it.
+LIB_C := $(filter src/base/% src/core/% src/db/% src/ledger/% src/lib/%,$(PRODUCT_C))
+CLI_C := $(filter src/cli/%,$(PRODUCT_C))
+PARTS_C := $(filter-out $(LIB_C) $(CLI_C),$(PRODUCT_C))
 # Messages of other programs' protocols: protoc-c makes C of them, which is not ours to warn about.
 PROTO := $(shell find src -name '*.proto')
 PROTO_C := $(patsubst %.proto,$(BUILD)/gen/%.pb-c.c,$(notdir $(PROTO)))
@@ -80,6 +85,7 @@ CPPFLAGS_OURS = -D_GNU_SOURCE -Isrc -Iinclude -Itests -isystem $(BUILD)/gen $(DE
 CFLAGS_OURS := -std=c17 -g -fPIC -fvisibility=hidden -pthread $(WARNINGS)
 HARDENED := -O2 -D_FORTIFY_SOURCE=3 -fstack-protector-strong
 LIBS = $(DEP_LIBS) -ldl -lm
+LIBCAIRN_LIBS = $(LIBCAIRN_DEP_LIBS) -ldl -lm
 
 # The public header names the version; the shared library's name changes when programs must be linked again.
 VERSION := $(shell sed -n 's/^\#define CAIRN_VERSION "\(.*\)"/\1/p' include/cairn.h 2>/dev/null)
@@ -135,44 +141,46 @@ $(call objects,$(1),$(filter src/adapters/temporal/%,$(ALL_C)) tests/fuzz/tempor
 $(call objects,$(1),$(UNIT_C) $(HARNESS_C)): | $(BUILD)/have-test
 $(BUILD)/$(1)/obj/src/api/openapi.o: contracts/openapi.json
 
-$(BUILD)/$(1)/libcairn.a: $(call objects,$(1),$(LIB_C)) $(call proto_objects,$(1))
+$(BUILD)/$(1)/libcairn.a: $(call objects,$(1),$(LIB_C))
+$(BUILD)/$(1)/parts.a: $(call objects,$(1),$(PARTS_C)) $(call proto_objects,$(1))
+$(BUILD)/$(1)/libcairn.a $(BUILD)/$(1)/parts.a:
 	@mkdir -p $$(@D) && rm -f $$@
 	@ar rcs $$@ $$^
 
-$(BUILD)/$(1)/libcairn.so: $(call objects,$(1),$(LIB_C)) $(call proto_objects,$(1))
+$(BUILD)/$(1)/libcairn.so: $(call objects,$(1),$(LIB_C))
 	@mkdir -p $$(@D)
-	@$$(LINK_$(1)) -shared -Wl,-soname,libcairn.so.$$(SOVERSION) -o $$@ $$^ $$(BUILD_RPATH) $$(LIBS)
+	@$$(LINK_$(1)) -shared -Wl,-z,defs -Wl,-soname,libcairn.so.$$(SOVERSION) -o $$@ $$^ $$(BUILD_RPATH) $$(LIBCAIRN_LIBS)
 
-$(BUILD)/$(1)/cairn: $(call objects,$(1),$(CLI_C)) $(BUILD)/$(1)/libcairn.a
+$(BUILD)/$(1)/cairn: $(call objects,$(1),$(CLI_C)) $(BUILD)/$(1)/parts.a $(BUILD)/$(1)/libcairn.a
 	@echo "  LINK  $$@"
 	@$$(LINK_$(1)) -pie -o $$@ $$^ $$(BUILD_RPATH) $$(LIBS)
 
-$(BUILD)/$(1)/cairn-bench: $(call objects,$(1),$(BENCH_C)) $(BUILD)/$(1)/libcairn.a
+$(BUILD)/$(1)/cairn-bench: $(call objects,$(1),$(BENCH_C)) $(BUILD)/$(1)/parts.a $(BUILD)/$(1)/libcairn.a
 	@echo "  LINK  $$@"
 	@$$(LINK_$(1)) -pie -o $$@ $$^ $$(BUILD_RPATH) $$(LIBS)
 
-$(BUILD)/$(1)/cairn-tests: $(call objects,$(1),$(TEST_C)) $(BUILD)/$(1)/libcairn.a
+$(BUILD)/$(1)/cairn-tests: $(call objects,$(1),$(TEST_C)) $(BUILD)/$(1)/parts.a $(BUILD)/$(1)/libcairn.a
 	@echo "  LINK  $$@"
 	@$$(LINK_$(1)) -pie -o $$@ $$^ $$(BUILD_RPATH) -lcmocka -lpq $$(LIBS)
 
-$(BUILD)/$(1)/crash/%: $(BUILD)/$(1)/obj/tests/crash/%.o $(BUILD)/$(1)/libcairn.a
+$(BUILD)/$(1)/crash/%: $(BUILD)/$(1)/obj/tests/crash/%.o $(BUILD)/$(1)/parts.a $(BUILD)/$(1)/libcairn.a
 	@mkdir -p $$(@D)
 	@echo "  LINK  $$@"
 	@$$(LINK_$(1)) -pie -o $$@ $$^ $$(BUILD_RPATH) $$(LIBS)
 
-$(BUILD)/$(1)/load/%: $(BUILD)/$(1)/obj/tests/load/%.o $(BUILD)/$(1)/libcairn.a
+$(BUILD)/$(1)/load/%: $(BUILD)/$(1)/obj/tests/load/%.o $(BUILD)/$(1)/parts.a $(BUILD)/$(1)/libcairn.a
 	@mkdir -p $$(@D)
 	@echo "  LINK  $$@"
 	@$$(LINK_$(1)) -pie -o $$@ $$^ $$(BUILD_RPATH) $$(LIBS)
 
-$(BUILD)/$(1)/e2e/%: $(BUILD)/$(1)/obj/tests/e2e/lib/%.o $(BUILD)/$(1)/libcairn.a
+$(BUILD)/$(1)/e2e/%: $(BUILD)/$(1)/obj/tests/e2e/lib/%.o $(BUILD)/$(1)/parts.a $(BUILD)/$(1)/libcairn.a
 	@mkdir -p $$(@D)
 	@echo "  LINK  $$@"
 	@$$(LINK_$(1)) -pie -o $$@ $$^ $$(BUILD_RPATH) $$(LIBS)
 
 # A fuzz target is driven by libFuzzer in kind fuzz; everywhere else a small main() replays the corpus.
 $(BUILD)/$(1)/fuzz/%: $(BUILD)/$(1)/obj/tests/fuzz/%_fuzz.o $(if $(filter fuzz,$(1)),,$(BUILD)/$(1)/obj/tests/fuzz/replay_main.o) \
-		$(BUILD)/$(1)/libcairn.a
+		$(BUILD)/$(1)/parts.a $(BUILD)/$(1)/libcairn.a
 	@mkdir -p $$(@D)
 	@echo "  LINK  $$@"
 	@$$(LINK_$(1)) $(if $(filter fuzz,$(1)),-fsanitize=fuzzer) -o $$@ $$^ $$(BUILD_RPATH) $$(LIBS)
@@ -237,14 +245,14 @@ format: ## clang-format over all C files
 
 # The installed files find a library from build/deps beside libcairn, wherever PREFIX is moved to.
 INSTALLED := $(BUILD)/release/installed
-$(INSTALLED)/cairn: $(call objects,release,$(CLI_C)) $(BUILD)/release/libcairn.a
+$(INSTALLED)/cairn: $(call objects,release,$(CLI_C)) $(BUILD)/release/parts.a $(BUILD)/release/libcairn.a
 	@mkdir -p $(@D)
 	@$(LINK_release) -pie -o $@ $^ $(if $(OWN_LIBS),-Wl$(comma)-rpath$(comma)'$$ORIGIN/../lib') $(LIBS)
 
-$(INSTALLED)/libcairn.so: $(call objects,release,$(LIB_C)) $(call proto_objects,release)
+$(INSTALLED)/libcairn.so: $(call objects,release,$(LIB_C))
 	@mkdir -p $(@D)
-	@$(LINK_release) -shared -Wl,-soname,libcairn.so.$(SOVERSION) -o $@ $^ \
-		$(if $(OWN_LIBS),-Wl$(comma)-rpath$(comma)'$$ORIGIN') $(LIBS)
+	@$(LINK_release) -shared -Wl,-z,defs -Wl,-soname,libcairn.so.$(SOVERSION) -o $@ $^ \
+		$(if $(OWN_LIBS),-Wl$(comma)-rpath$(comma)'$$ORIGIN') $(LIBCAIRN_LIBS)
 
 install: all $(INSTALLED)/cairn $(INSTALLED)/libcairn.so ## into PREFIX (/usr/local), below DESTDIR if that is set
 	@scripts/install "$(DESTDIR)$(PREFIX)" "$(PREFIX)" $(VERSION) $(SOVERSION) $(BUILD) $(OWN_LIBS)

@@ -11,7 +11,7 @@
 
 #include "base/os.h"
 #include "base/time.h"
-#include "lib/host.h"
+#include "host/host.h"
 
 enum { IN_FLIGHT = 64, STEPS = 10, LATENCIES_MAX = 100000 };
 

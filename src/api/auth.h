@@ -15,7 +15,7 @@
 #include "api/jwt.h"
 #include "api/pool.h"
 #include "base/buf.h"
-#include "ledger/access.h"
+#include "ledger/access/access.h"
 #include "ledger/writer.h"
 
 enum role {

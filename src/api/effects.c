@@ -3,7 +3,7 @@
  * Who delivers them is no business of the API: a request and a requeue are facts of the run, made
  * on the ledger thread, and the outbox finds them there; it is told to look. */
 #include "api/impl.h"
-#include "ledger/outbox.h"
+#include "outbox/outbox.h"
 
 enum { LIST_DEFAULT = 50, LIST_MAX = 1000, LIST_LOT = 32 };
 enum { REQUEUE_DEFAULT = 100, REQUEUE_MAX = 1000, REQUEUE_LOT = 8 };

@@ -12,7 +12,7 @@
  * afterwards. */
 #include "api/hub_impl.h"
 #include "base/arena.h"
-#include "ledger/access.h"
+#include "ledger/access/access.h"
 
 enum { OWNER_NAME_MAX = 200, OWNER_KEY_MAX = OWNER_NAME_MAX + 24, KEY_ID = 16 };
 

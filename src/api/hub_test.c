@@ -5,7 +5,7 @@
 
 #include "api/hub_fixture_test.h"
 #include "base/log.h"
-#include "ledger/access.h"
+#include "ledger/access/access.h"
 #include "test.h"
 
 /* RE-1.3-4, RE-1.3-5: a consumer that comes again with its watermark N goes on at N + 1, and the

@@ -4,6 +4,8 @@
 
 #include <stdarg.h>
 
+const char USAGE_ERROR[] = "USAGE";
+
 /* `size` is the room for a text that needed `wanted` bytes; trims a sequence that was cut. */
 static void cut_cleanly(char *text, size_t size, int wanted) {
     if (wanted < 0) {

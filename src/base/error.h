@@ -18,6 +18,9 @@ typedef enum status {
     ST_CORRUPT,   /* stored bytes are not what we wrote: tell the operator */
 } status;
 
+/* The reason of every error that is about an option or a setting of the program itself. */
+extern const char USAGE_ERROR[];
+
 enum { ERROR_WHERE_MAX = 96, ERROR_MSG_MAX = 400 };
 
 struct error {

@@ -14,7 +14,7 @@
 #include "adapters/temporal/temporal.h"
 #include "base/os.h"
 #include "cli/cli.h"
-#include "cli/provider_env.h"
+#include "server/provider_env.h"
 #include "ledger/schema.h"
 #include "net/libcurl.h"
 

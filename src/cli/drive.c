@@ -9,9 +9,9 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "base/time.h"
-#include "cli/keep.h"
-#include "cli/outbox_env.h"
-#include "cli/provider_env.h"
+#include "server/keep.h"
+#include "server/outbox_env.h"
+#include "server/provider_env.h"
 #include "cli/parse.h"
 #include "cli/source.h"
 

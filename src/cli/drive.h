@@ -13,7 +13,7 @@
 #include "cli/front.h"
 #include "cli/live.h"
 #include "cli/remote.h"
-#include "lib/host.h"
+#include "host/host.h"
 
 struct drive_options {
     bool passive; /* execute nothing: the process only signals */

@@ -9,7 +9,7 @@
 
 #include "api/api.h"
 #include "cli/cli.h"
-#include "lib/host.h"
+#include "host/host.h"
 
 #define FRONT_SOCKET "cairn.sock"
 #define FRONT_ADDRESS "127.0.0.1:8420"

@@ -102,7 +102,6 @@ static const struct opt_info infos[OPT_COUNT] = {
     [OPT_WORKFLOW] = {"workflow", "ID", "the provider's id of the workflow", 0, 0},
 };
 
-const char USAGE_ERROR[] = "USAGE";
 
 const struct opt_info *opt_info(enum opt opt) {
     ASSERT(opt < OPT_COUNT);

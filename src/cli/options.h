@@ -102,8 +102,6 @@ struct args {
     size_t word_count;
 };
 
-extern const char
-    USAGE_ERROR[]; /* the reason of every error that is about the command line itself */
 
 /* Sorts argv[1..] into words and options. The words found so far are there on failure, too. */
 MUST_CHECK status args_parse(int argc, const char *const *argv, struct args *out,

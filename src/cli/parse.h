@@ -8,9 +8,9 @@
 #include <yyjson.h>
 
 #include "engine/status.h"
-#include "ledger/access.h"
+#include "ledger/access/access.h"
 #include "ledger/ledger.h"
-#include "ledger/outbox.h"
+#include "outbox/outbox.h"
 
 void parse_run(yyjson_val *obj, struct run_info *out); /* without run_no */
 /* A RunEventRecord, or a record of a feed. Of the former, seq is its runSeq. The payload's text is

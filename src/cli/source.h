@@ -8,8 +8,8 @@
 
 #include "cli/cli.h"
 #include "engine/status.h"
-#include "ledger/access.h"
-#include "ledger/outbox.h"
+#include "ledger/access/access.h"
+#include "outbox/outbox.h"
 
 struct source;
 struct source_ops {

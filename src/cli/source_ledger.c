@@ -3,7 +3,7 @@
 #include "base/json.h"
 #include "base/limits.h"
 #include "base/time.h"
-#include "cli/outbox_env.h"
+#include "server/outbox_env.h"
 #include "cli/remote.h"
 #include "cli/source.h"
 

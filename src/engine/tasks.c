@@ -7,7 +7,7 @@
 #include "base/json.h"
 #include "base/limits.h"
 #include "engine/impl.h"
-#include "ledger/access.h"
+#include "ledger/access/access.h"
 
 /* Anybody may poll any name. */
 static void forget_queues(struct engine *eng) {

@@ -1,583 +1,412 @@
-/* ledger/append.c: what becomes of each event of a group. group.c makes the group a transaction.
+/* ledger/append.c: one group of requests becomes one transaction.
  *
- * Order of checks for an event: its run's tenant, then duplicates, then identity and causes, then
- * transitions (T17): what was persisted once is answered as a duplicate even if it would be illegal
- * now. */
+ * State is kept in memory (cache.c) exactly as the database has it, so a group reads nothing for
+ * runs that are warm. Every failure therefore drops all caches and rolls back; the next group
+ * starts from what is stored. On PostgreSQL other nodes may have written: the tenant's row is
+ * locked first, and if it moved, that tenant's cached runs are dropped.
+ *
+ * Commits that overlap (docs/decisions/0009-overlapping-commits.md). Where the database can commit
+ * beside the next transaction, the ledger thread takes a group in three steps: ledger_stage()
+ * decides about its events in memory and sends their rows, while the commit before is still under
+ * way on the other connection; ledger_settle() tells how that one ended; ledger_finish() takes the
+ * tenant's turn, writes what changes rows that are there already, and sends the commit. What was
+ * decided beside a commit stands on what that commit will have made true, so it is thrown away when
+ * the commit fails, when another node has written to the tenant in between, and when anything had
+ * to be asked of the database that the commit could change. Then the group is done again, alone. */
+#include "base/log.h"
+#include "base/time.h"
 #include "ledger/impl.h"
 
-/* ---- refusing ---- */
-
-static status refuse(struct append_request *req, struct append_result *res,
-                     const struct error *why) {
-    res->code = why->code;
-    res->err = arena_try(req->arena, sizeof(*why));
-    if (!res->err) return ST_RETRY;
-    *res->err = *why;
-    return ST_OK;
-}
-
-/* ---- duplicates, causes, provider references ---- */
-
-static const struct group_row *row_of_group(const struct group *g, int64_t pos) {
-    for (size_t i = g->count; i > 0; i--) {
-        if (g->rows[i - 1].row.pos == pos) return &g->rows[i - 1];
-    }
-    return NULL;
-}
-
-/* Of this group, or of the one before it whose commit is under way. */
-static const struct group_row *pending_row(const struct group *g, int64_t pos) {
-    const struct group_row *row = row_of_group(g, pos);
-    if (row || !g->l->is_under_way || g == &g->l->under_way) return row;
-    return row_of_group(&g->l->under_way, pos);
-}
-
-struct stored_ids {
-    uuid event_id;
-    uint8_t key[SHA256_LEN];
-    int64_t run_seq, persisted_us;
+enum {
+    GROUP_TRIES_MAX = 5,  /* nodes may pick one dictionary number; each loses once per row */
+    RUNS_BESIDE_MAX = 16, /* replayed for a group that is made beside a commit */
+    /* How long no group is made beside a commit: */
+    PAUSE_GROUPS = 8,          /* after one that could not be, */
+    PAUSE_MOVED_MS = 1000,     /* after another node has written to the tenant, */
+    PAUSE_UNOPENED_MS = 60000, /* and when the database gives us no second connection */
 };
 
-#define IDS_AT(tier) "SELECT event_id, key, run_seq, persisted_us FROM " tier " WHERE pos = $1"
+/* ---- writing ---- */
 
-static status stored_ids(struct group *g, int64_t pos, struct stored_ids *out, struct error *err) {
-    const struct group_row *p = pending_row(g, pos);
-    if (p) {
-        memcpy(out->event_id.b, p->row.event_id.ptr, 16);
-        memcpy(out->key, p->row.key.ptr, SHA256_LEN);
-        out->run_seq = p->row.run_seq;
-        out->persisted_us = p->row.persisted_us;
-        return ST_OK;
-    }
-    struct db_stmt *q = NULL;
-    bool row = false;
-    status st = db_prepare(g->l->db, BOTH_TIERS(IDS_AT), &q, err);
-    if (st != ST_OK) return st;
-    db_bind_int(q, 1, pos);
-    st = db_step(q, &row, err);
-    if (st == ST_OK && row && db_blob(q, 0).len == 16 && db_blob(q, 1).len == SHA256_LEN) {
-        memcpy(out->event_id.b, db_blob(q, 0).ptr, 16);
-        memcpy(out->key, db_blob(q, 1).ptr, SHA256_LEN);
-        out->run_seq = db_int(q, 2);
-        out->persisted_us = db_int(q, 3);
-    } else if (st == ST_OK) {
-        st = error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "",
-                      "event %lld of tenant number %lld is missing", (long long)pos_seq(pos),
-                      (long long)pos_tenant(pos));
-    }
-    db_reset(q);
-    return st;
-}
-
-/* Fills *res and *dup when the run holds the event's key already; refuses through *why. */
-static status check_duplicate(struct group *g, const struct run_entry *entry, const struct event *e,
-                              struct append_result *res, bool *dup, struct error *why,
-                              struct error *err) {
-    const struct seen_item *hit = seen_key(&entry->seen, key_prefix(e->key));
-    struct stored_ids ids;
-    if (hit) {
-        status st = stored_ids(g, pos_of(entry->tenant_no, hit->seq), &ids, err);
-        if (st != ST_OK) return st;
-        *dup = memcmp(ids.key, e->key, SHA256_LEN) == 0;
-        if (*dup) {
-            *res = (struct append_result){.code = ST_OK,
-                                          .duplicate = true,
-                                          .event_id = ids.event_id,
-                                          .run_seq = ids.run_seq,
-                                          .seq = hit->seq,
-                                          .persisted_us = ids.persisted_us};
-            return ST_OK;
-        }
-        error_at(why, ST_LIMIT, "KEY_PREFIX_COLLISION", "/idempotencyKey",
-                 "the first 8 bytes of this key equal those of another key of the run");
-        return ST_OK;
-    }
-    if (seen_id(&entry->seen, id_prefix(e->event_id))) {
-        error_at(why, ST_CONFLICT, "EVENT_ID_REUSED", "/eventId",
-                 "another event of the run has this eventId");
-    }
+static status queue_run(struct ledger *l, const struct run_entry *e, struct error *err) {
+    char *run_uuid = arena_try(&l->scratch, UUID_TEXT_LEN);
+    if (!run_uuid) return ledger_no_memory(err);
+    uuid_format(e->run_uuid, run_uuid);
+    struct db_bulk *b = l->ins_run;
+    db_bulk_int(b, e->run_no);
+    db_bulk_int(b, e->tenant_no);
+    db_bulk_text(b, e->run_id);
+    db_bulk_text(b, str_n(run_uuid, UUID_TEXT_LEN));
+    db_bulk_int(b, e->context_no);
+    db_bulk_text(b, str_n(e->correlation, UUID_TEXT_LEN));
+    db_bulk_text(b, e->has_signal ? str_n(e->signal, UUID_TEXT_LEN) : STR_NONE);
+    db_bulk_int(b, e->opened_seq);
     return ST_OK;
 }
 
-static status resolve_cause(struct group *g, const struct run_entry *entry, const struct tenant *t,
-                            const struct append_item *item, int64_t *cause_seq, struct error *why,
-                            struct error *err) {
-    static const struct run empty = {0};
-    const struct run *run = entry ? &entry->run : &empty;
-    if (!item->cause) {
-        *cause_seq = run_default_cause(run, &item->event);
-        return ST_OK;
-    }
-    const struct seen_item *hit = entry ? seen_id(&entry->seen, id_prefix(*item->cause)) : NULL;
-    if (hit) {
-        *cause_seq = hit->seq;
-        return ST_OK;
-    }
-    for (size_t i = g->count; i > 0; i--) { /* another run's event in this very group */
-        const struct group_row *r = &g->rows[i - 1];
-        if (r->tenant == t && memcmp(r->row.event_id.ptr, item->cause->b, 16) == 0) {
-            *cause_seq = pos_seq(r->row.pos);
-            return ST_OK;
-        }
-    }
-    int64_t pos = 0;
-    status st = t ? lots_find(g->l, t->tenant_no, *item->cause, &pos, err)
-                  : error_set(err, ST_NOT_FOUND, "no tenant");
-    if (st == ST_NOT_FOUND) {
-        error_at(why, ST_INVALID, "CAUSE_NOT_FOUND", "/causationId",
-                 "the causing event is not in the tenant's ledger: a cause must be appended before "
-                 "its effect");
-        return ST_OK;
-    }
-    if (st == ST_OK) *cause_seq = pos_seq(pos);
+static status insert_ref(struct ledger *l, const struct group_row *r, struct error *err) {
+    struct db_stmt *ins = NULL;
+    status st = db_prepare(
+        l->db,
+        "INSERT INTO state_provider(tenant_no, provider, workflow_id, provider_run_id, run_no, seq)"
+        " VALUES ($1, $2, $3, $4, $5, $6)",
+        &ins, err);
+    if (st != ST_OK) return st;
+    db_bind_int(ins, 1, r->tenant->tenant_no);
+    db_bind_text(ins, 2, r->ref->provider);
+    db_bind_text(ins, 3, r->ref->workflow_id);
+    db_bind_text(ins, 4, r->ref->provider_run_id);
+    db_bind_int(ins, 5, r->row.run_no);
+    db_bind_int(ins, 6, pos_seq(r->row.pos));
+    int64_t changed = 0;
+    st = db_run(ins, &changed, err);
+    db_reset(ins);
     return st;
 }
 
-static bool same_ref(const struct provider_ref *a, const struct provider_ref *b) {
-    return str_eq(a->provider, b->provider) && str_eq(a->workflow_id, b->workflow_id) &&
-           str_eq(a->provider_run_id, b->provider_run_id);
+static void queue_tenant(struct ledger *l, const struct tenant *t) {
+    struct db_bulk *b = l->upd_tenant;
+    db_bulk_int(b, t->tenant_no);
+    db_bulk_int(b, t->seq);
+    db_bulk_blob(b, str_n(t->head, SHA256_LEN));
+    db_bulk_int(b, t->persisted_us);
 }
 
-/* *ref is set when the event adds a reference that is not there yet. */
-static status check_provider(struct group *g, const struct run_entry *entry, const struct tenant *t,
-                             const struct event *e, struct provider_ref **ref, struct error *why,
-                             struct error *err) {
-    struct ledger *l = g->l;
-    if (e->type != EVENT_RUN_PROVIDER_LINKED) return ST_OK;
-    struct provider_ref *r = arena_try(&l->scratch, sizeof(*r));
-    if (!r) return ledger_no_memory(err);
-    if (!provider_ref_parse(e->payload, &l->scratch, r)) {
-        error_at(why, ST_INVALID, "PROVIDER_LINK_INVALID", "/payload",
-                 "RunProviderLinked needs the strings provider, workflowId and providerRunId in "
-                 "its payload");
-        return ST_OK;
-    }
-    int64_t holder = 0;
+/* Should the commit fail, the cache is dropped. Not after the commit: by then the next group may
+ * have added steps. */
+static void mark_written(struct group *g) {
     for (size_t i = 0; i < g->count; i++) {
-        const struct group_row *p = &g->rows[i];
-        if (p->ref && p->tenant == t && same_ref(p->ref, r)) holder = p->row.run_no;
+        g->rows[i].entry->stored = true;
+        g->rows[i].entry->stored_steps = g->rows[i].entry->run.step_count;
+        g->rows[i].entry->stored_effects = g->rows[i].entry->effects.count;
     }
-    struct db_stmt *q = NULL;
-    bool row = false;
-    status st = db_prepare(l->db,
-                           "SELECT run_no FROM state_provider WHERE tenant_no = $1"
-                           " AND provider = $2 AND workflow_id = $3 AND provider_run_id = $4",
-                           &q, err);
-    if (st != ST_OK) return st;
-    db_bind_int(q, 1, t ? t->tenant_no : 0);
-    db_bind_text(q, 2, r->provider);
-    db_bind_text(q, 3, r->workflow_id);
-    db_bind_text(q, 4, r->provider_run_id);
-    st = db_step(q, &row, err);
-    if (st == ST_OK && row) holder = db_int(q, 0);
-    db_reset(q);
-    if (st != ST_OK) return st;
-    if (holder == 0)
-        *ref = r;
-    else if (!entry || holder != entry->run_no) {
-        error_at(why, ST_CONFLICT, "PROVIDER_REF_TAKEN", "/payload",
-                 "that provider run belongs to another run");
-    }
-    return ST_OK;
 }
 
-/* ---- accepting ---- */
-
-static status open_run(struct group *g, const struct append_item *item, struct tenant *t,
-                       int64_t context_no, struct run_entry **out, struct error *err) {
+/* A run or step is written where its newest event stands, so each row goes out once. */
+static status write_group(struct group *g, struct error *err) {
     struct ledger *l = g->l;
-    const struct event *e = &item->event;
-    struct run_entry *entry = cache_add(&l->cache, e->run_id);
-    if (!entry) return ledger_no_memory(err);
-    *out = entry;
-    ASSERT(l->next_run_no <= l->last_run_no);
-    entry->run_no = l->next_run_no++;
-    entry->tenant_no = t->tenant_no;
-    entry->context_no = context_no;
-    entry->opened_seq = t->seq + 1;
-    entry->run_uuid = event_uuid_of(t->tenant_uuid, e->run_id);
-    uuid fresh = uuid_v7(g->now_us / 1000);
-    uuid_format(item->correlation ? *item->correlation : fresh, entry->correlation);
-    entry->has_signal = item->signal != NULL;
-    if (item->signal) uuid_format(*item->signal, entry->signal);
-    return entry_texts(entry, e->project_id, e->environment_id, e->plan_id, e->plan_version, err);
-}
-
-/* Most events carry the plan that opened their run. */
-static status context_of(struct ledger *l, const struct run_entry *entry, const struct tenant *t,
-                         const struct event *e, int64_t *context_no, struct error *err) {
-    if (entry && str_eq(entry->plan_id, e->plan_id) &&
-        str_eq(entry->plan_version, e->plan_version)) {
-        *context_no = entry->context_no;
-        return ST_OK;
+    status st = ST_OK;
+    for (size_t i = 0; i < g->count && st == ST_OK; i++) {
+        struct group_row *r = &g->rows[i];
+        int64_t seq = pos_seq(r->row.pos);
+        if (r->opens) st = queue_run(l, r->entry, err);
+        if (r->entry->run.head.last_seq == seq) project_run(l, r->entry);
+        int64_t step = r->undo.step_index;
+        if (st == ST_OK && step >= 0 && r->entry->run.steps[step].last_seq == seq) {
+            st = project_step(l, r->entry, (uint32_t)step, err);
+        }
+        if (st == ST_OK && r->is_effect && r->entry->effects.items[r->effect].last_seq == seq)
+            st = project_effect(l, r->entry, r->effect, err);
+        if (r->illegal) {
+            db_bulk_int(l->ins_alert, r->row.run_no);
+            db_bulk_int(l->ins_alert, seq);
+            db_bulk_text(l->ins_alert, str_c(r->bad.prior));
+            db_bulk_text(l->ins_alert, str_c(r->bad.attempted));
+        }
+        if (st == ST_OK && r->ref) st = insert_ref(l, r, err);
+        if (r->tenant->seq == seq) queue_tenant(l, r->tenant); /* the end of its chain */
     }
-    return dict_context(l, t->tenant_no, e, context_no, err);
+    if (st == ST_OK) st = project_flush(l, err);
+    if (st == ST_OK) st = rejections_forget(g, err);
+    if (st == ST_OK && l->checkpoint && g->count > 0)
+        st = checkpoint_insert(l, l->checkpoint, g->rows[0].row.persisted_us, err);
+    mark_written(g);
+    return st;
 }
 
-static void fill_row(struct group_row *r, const struct append_item *item,
-                     const struct event_record *rec, int64_t run_no, int64_t type_no,
-                     int64_t context_no) {
-    const struct event *e = &item->event;
-    r->row = (struct event_row){.pos = pos_of(r->tenant->tenant_no, rec->seq),
-                                .run_no = run_no,
-                                .run_seq = rec->run_seq,
-                                .type_no = type_no,
-                                .context_no = context_no,
-                                .engine_attempt = e->engine_attempt,
-                                .logical_attempt = e->logical_attempt,
-                                .emitted_ns = e->emitted_ns,
-                                .emitted_digits = e->emitted_digits,
-                                .persisted_us = rec->persisted_us,
-                                .cause_seq = rec->cause_seq,
-                                .step_index = r->undo.step_index,
-                                .event_id = str_n(e->event_id.b, 16),
-                                .key = str_n(e->key, SHA256_LEN),
-                                .subject = e->subject,
-                                .actor = item->actor,
-                                .payload = e->payload};
-}
-
-static void seal_row(struct ledger *l, struct group_row *r, const struct append_item *item) {
-    struct run_entry *entry = r->entry;
-    char run_uuid[UUID_TEXT_LEN];
-    struct run_identity id;
-    if (r->opens) {
-        uuid_format(entry->run_uuid, run_uuid);
-        id = (struct run_identity){.tenant_id = r->tenant->tenant_id,
-                                   .run_id = entry->run_id,
-                                   .run_uuid = str_n(run_uuid, UUID_TEXT_LEN),
-                                   .project_id = item->event.project_id,
-                                   .environment_id = item->event.environment_id,
-                                   .correlation_id = str_n(entry->correlation, UUID_TEXT_LEN)};
-        if (entry->has_signal) id.signal_id = str_n(entry->signal, UUID_TEXT_LEN);
+static void mark_stored(struct group *g) {
+    for (size_t i = 0; i < g->count; i++) {
+        cache_weigh(&g->l->cache, g->rows[i].entry);
+        struct tenant *t = g->rows[i].tenant;
+        lots_note(g->l, t, pos_seq(g->rows[i].row.pos), g->rows[i].result->event_id);
+        if (t->seq >> LOT_BITS > t->sealed_lots) g->l->lot_is_full = true;
     }
-    chain_hash(l->sha, r->tenant->head, &r->row, r->opens ? &id : NULL, r->hash);
-    memcpy(r->tenant->head, r->hash, SHA256_LEN);
 }
 
-static status accept(struct group *g, struct append_item *item, struct run_entry *entry,
-                     int64_t cause_seq, struct provider_ref *ref, struct append_result *res,
+/* The alert as an operator's log shows it, with every field of the contract. */
+static void log_alerts(const struct group *g) {
+    for (size_t i = 0; i < g->count; i++) {
+        const struct group_row *r = &g->rows[i];
+        char id[UUID_TEXT_LEN];
+        char time[TIME_TEXT_MAX];
+        if (!r->illegal) continue;
+        uuid_format(r->result->event_id, id);
+        size_t n = time_format_us(r->row.persisted_us, time);
+        LOG(LOG_WARN, "invalid transition recorded", LOG_S("code", STR("INVALID_TRANSITION")),
+            LOG_S("runId", r->entry->run_id), LOG_S("tenantId", r->tenant->tenant_id),
+            LOG_S("projectId", r->entry->project_id),
+            LOG_S("environmentId", r->entry->environment_id),
+            LOG_S("eventId", str_n(id, sizeof(id))), LOG_S("eventType", r->type_name),
+            LOG_N("runSeq", r->row.run_seq), LOG_S("persistedAt", str_n(time, n)),
+            LOG_S("priorState", str_c(r->bad.prior)),
+            LOG_S("attemptedState", str_c(r->bad.attempted)));
+    }
+}
+
+/* A finished run whose effects are done has no more events to come: its place in the cache is for
+ * one that has. */
+static void drop_finished(struct group *g) {
+    for (size_t i = 0; i < g->count; i++) {
+        struct group_row *r = &g->rows[i];
+        const struct run_head *head = &r->entry->run.head;
+        if (run_is_final(head->status) && r->entry->effects.open == 0 &&
+            head->last_seq == pos_seq(r->row.pos))
+            cache_drop(&g->l->cache, r->entry);
+    }
+}
+
+/* ---- the group ---- */
+
+/* Both at once: seldom has another node written, and then the runs are loaded again. */
+static status lock_and_load(struct ledger *l, struct append_request *const *reqs, size_t n,
+                            struct error *err) {
+    struct tenant *last = NULL;
+    bool moved = false;
+    status st = nodes_lock_tenants(l, reqs, n, &last, err);
+    if (st == ST_OK) st = runs_load(l, reqs, n, SIZE_MAX, err);
+    if (st == ST_OK) st = nodes_locked(l, last, &moved, err);
+    return st == ST_OK && moved ? runs_load(l, reqs, n, SIZE_MAX, err) : st;
+}
+
+status group_moved(struct error *err) {
+    return error_set(err, ST_CONFLICT, "another node has written to the tenant");
+}
+
+/* Of runs that are not in memory, which the commit under way therefore did not write to. If there
+ * are many to replay, those who wait for that commit would wait for them, too. */
+static status load_beside(struct ledger *l, struct append_request *const *reqs, size_t n,
+                          struct error *err) {
+    db_beside(l->db, true);
+    status st = runs_load(l, reqs, n, RUNS_BESIDE_MAX, err);
+    db_beside(l->db, false);
+    return st;
+}
+
+static size_t count_items(struct append_request *const *reqs, size_t n) {
+    size_t items = 0;
+    for (size_t i = 0; i < n; i++)
+        items += reqs[i]->count;
+    ASSERT(items <= GROUP_EVENTS_MAX);
+    return items;
+}
+
+/* Begins, decides about every event and sends their rows. `beside`: the tenant, if a commit is
+ * under way. */
+static status group_make(struct ledger *l, struct append_request *const *reqs, size_t n,
+                         struct tenant *beside, struct group *g, struct error *err) {
+    size_t items = count_items(reqs, n);
+    arena_reset(&l->scratch);
+    *g = (struct group){.l = l, .items = items, .now_us = ledger_now_us(l), .beside = beside};
+    g->rows = arena_try_raw(&l->scratch, items * sizeof(*g->rows));
+    if (!g->rows) return ledger_no_memory(err);
+    status st = nodes_reserve_run_numbers(l, (int64_t)items, err);
+    if (st == ST_OK) st = db_begin(l->db, true, err);
+    if (st == ST_OK) st = beside ? load_beside(l, reqs, n, err) : lock_and_load(l, reqs, n, err);
+    for (size_t i = 0; i < n && st == ST_OK; i++)
+        st = group_take(g, reqs[i], err);
+    return st == ST_OK ? group_send_rows(g, err) : st;
+}
+
+static void group_stored(struct group *g) {
+    mark_stored(g);
+    log_alerts(g);
+    drop_finished(g);
+}
+
+/* Nothing in memory can be trusted after a failure: not even whether the commit happened. */
+static void forget(struct ledger *l) {
+    db_rollback(l->db);
+    cache_clear(&l->cache);
+    dict_clear(&l->dict);
+    project_clear(l);
+}
+
+/* ---- all at once ---- */
+
+static status append_once(struct ledger *l, struct append_request *const *reqs, size_t n,
+                          struct error *err) {
+    struct group g;
+    status st = group_make(l, reqs, n, NULL, &g, err);
+    if (st == ST_OK) st = write_group(&g, err);
+    if (st == ST_OK) st = db_commit(l->db, err);
+    if (st == ST_OK) group_stored(&g);
+    return st;
+}
+
+/* The events are durable; their ids are found by scanning until the lot is sealed. */
+static void seal_lots(struct ledger *l) {
+    struct error err = {0};
+    if (lots_seal(l, &err) == ST_OK) return;
+    LOG(LOG_WARN, "could not seal a lot of event ids", LOG_S("error", str_c(err.msg)));
+    forget(l);
+    l->broken = true;
+}
+
+status ledger_append(struct ledger *l, struct append_request *const *reqs, size_t n,
                      struct error *err) {
-    struct ledger *l = g->l;
-    const struct event *e = &item->event;
-    struct group_row *r = &g->rows[g->count];
-    *r = (struct group_row){.result = res, .type_name = e->type_name, .ref = ref, .opens = !entry};
-    int64_t context_no = 0;
-    int64_t type_no = 0;
-    status st = dict_tenant(l, e->tenant_id, true, &r->tenant, err);
-    if (st == ST_OK) st = context_of(l, entry, r->tenant, e, &context_no, err);
-    if (st == ST_OK) st = dict_type(l, e, &type_no, err);
-    if (st == ST_OK && !entry) st = open_run(g, item, r->tenant, context_no, &entry, err);
-    if (st != ST_OK) return st;
-
-    struct tenant *t = r->tenant;
-    ASSERT(t->seq <
-           SEQ_MASK - 1); /* a million million events: thirty years at a thousand a second */
-    r->entry = entry;
-    memcpy(r->old_head, t->head, SHA256_LEN);
-    r->old_persisted_us = t->persisted_us;
-    if (g->now_us > t->persisted_us)
-        t->persisted_us = g->now_us; /* time never runs backwards within a tenant */
-    struct event_record rec = {.event = *e,
-                               .seq = t->seq + 1,
-                               .persisted_us = t->persisted_us,
-                               .cause_seq = cause_seq,
-                               .run_seq =
-                                   event_type_is_fact(e->type) ? 0 : entry->run.head.run_seq + 1};
-    if (entry->run.head.last_seq >=
-        rec.seq) { /* rows that the tenant's end does not know: somebody put them there */
-        if (g->beside) return group_moved(err); /* perhaps another node, just now */
-        return error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "",
-                        "run \"%.*s\" has events behind the newest of tenant \"%.*s\"",
-                        STR_ARG(entry->run_id), STR_ARG(t->tenant_id));
-    }
-    r->is_effect = event_family_of(e) == FAMILY_EFFECT;
-    if (r->is_effect) { /* effects_check() has let it pass */
-        st = effects_apply(&entry->effects, &rec, &entry->arena, &r->effect, &r->old_effect, err);
+    ASSERT(l->writer);
+    ASSERT(!l->is_under_way);
+    if (count_items(reqs, n) == 0) return ST_OK;
+    status st = ST_OK;
+    for (int tries = 0; tries < GROUP_TRIES_MAX; tries++) {
+        st = ledger_usable(l, err);
         if (st != ST_OK) return st;
+        *err = (struct error){0};
+        st = append_once(l, reqs, n, err);
+        if (st == ST_OK) {
+            cache_trim(&l->cache);
+            if (l->lot_is_full) seal_lots(l);
+            return ST_OK;
+        }
+        forget(l);
+        if (st == ST_CONFLICT && !db_is_postgres(l->db)) {
+            /* Nobody else writes to this file, so no row of ours can be there already. */
+            st = err->code = ST_CORRUPT;
+            err->reason = "LEDGER_DAMAGED";
+        }
+        if (st != ST_CONFLICT) break; /* a clash with another node: try again with fresh numbers */
     }
-    st = run_apply(&entry->run, &rec, &entry->arena, &r->bad, &r->undo, err);
-    if (st != ST_OK && st != ST_CONFLICT) return st;
-    r->illegal = st == ST_CONFLICT;
-    r->old_moved_seq = entry->moved_seq;
-    if (!r->is_effect) entry->moved_seq = rec.seq;
-    struct seen_item seen = {key_prefix(e->key), id_prefix(e->event_id), rec.seq};
-    if (!seen_add(&entry->seen, seen, &entry->arena)) return ledger_no_memory(err);
-    t->seq = rec.seq;
-    fill_row(r, item, &rec, entry->run_no, type_no, context_no);
-    seal_row(l, r, item);
-    *res = (struct append_result){.code = ST_OK,
-                                  .event_id = e->event_id,
-                                  .run_seq = rec.run_seq,
-                                  .seq = rec.seq,
-                                  .persisted_us = rec.persisted_us};
-    g->count++;
-    return ST_OK;
+    l->broken = true;
+    if (st == ST_CONFLICT) err->code = ST_RETRY;
+    return error_wrap(err, "could not append");
 }
 
-/* Takes back the group's newest row, for an atomic request that cannot be kept. */
-static void take_back(struct group *g) {
-    ASSERT(g->count > g->queued);
-    ASSERT(g->count > 0);
-    struct group_row *r = &g->rows[--g->count];
-    run_undo(&r->entry->run, &r->undo);
-    if (r->is_effect) effects_undo(&r->entry->effects, r->effect, &r->old_effect);
-    r->entry->moved_seq = r->old_moved_seq;
-    seen_pop(&r->entry->seen);
-    memcpy(r->tenant->head, r->old_head, SHA256_LEN);
-    r->tenant->persisted_us = r->old_persisted_us;
-    r->tenant->seq--;
-    if (r->opens) cache_drop(&g->l->cache, r->entry);
-}
+/* ---- in three steps ---- */
 
-void group_undo(struct group *g) {
-    g->queued = 0; /* the transaction is rolled back, and these with it */
-    while (g->count > 0)
-        take_back(g);
-}
+bool ledger_overlaps(const struct ledger *l) { return l->db && db_can_overlap(l->db); }
 
-/* ---- event rows ---- */
-
-static void queue_row(struct ledger *l, const struct group_row *r) {
-    struct db_bulk *b = l->ins_event;
-    const struct event_row *row = &r->row;
-    const int64_t ints[] = {row->type_no,         row->context_no, row->engine_attempt,
-                            row->logical_attempt, row->emitted_ns, row->emitted_digits,
-                            row->persisted_us};
-    db_bulk_int(b, row->pos);
-    db_bulk_int(b, row->run_no);
-    if (row->run_seq > 0)
-        db_bulk_int(b, row->run_seq);
-    else
-        db_bulk_null(b);
-    for (size_t i = 0; i < COUNT_OF(ints); i++)
-        db_bulk_int(b, ints[i]);
-    if (row->cause_seq > 0)
-        db_bulk_int(b, row->cause_seq);
-    else
-        db_bulk_null(b);
-    if (row->step_index >= 0)
-        db_bulk_int(b, row->step_index);
-    else
-        db_bulk_null(b);
-    db_bulk_blob(b, row->event_id);
-    db_bulk_blob(b, row->key);
-    db_bulk_text(b, row->subject);
-    db_bulk_text(b, row->actor);
-    db_bulk_text(b, row->payload);
-    db_bulk_blob(b, str_n(r->hash, SHA256_LEN));
-}
-
-/* Event rows leave while the group is still being made, so that PostgreSQL stores the first while
- * we make the last. Only those that stay: an atomic request may take its own back until it is
- * through.
- */
-static status send_ahead(struct group *g, struct error *err) {
-    enum { AHEAD_ROWS = 32 };
-    size_t waiting = g->count - g->queued;
-    if (waiting == 0 || (g->queued > 0 && waiting < AHEAD_ROWS)) return ST_OK;
-    if (!db_is_postgres(g->l->db)) return ST_OK; /* SQLite would only keep them */
-    for (; g->queued < g->count; g->queued++)
-        queue_row(g->l, &g->rows[g->queued]);
-    return db_bulk_push(g->l->ins_event, g->items - g->count, err);
-}
-
-status group_send_rows(struct group *g, struct error *err) {
-    for (; g->queued < g->count; g->queued++)
-        queue_row(g->l, &g->rows[g->queued]);
-    return db_bulk_flush(g->l->ins_event, err);
-}
-
-/* ---- one item ---- */
-
-/* One bad text would fail the whole group in the database: it is refused alone, here. */
-static status check_actor(str actor, struct error *why) {
-    size_t bad = 0;
-    if (actor.len > ACTOR_BYTES_MAX) {
-        return error_at(why, ST_INVALID, "FIELD_TOO_LONG", "/actor",
-                        "the actor has %zu bytes, at most %d are allowed", actor.len,
-                        ACTOR_BYTES_MAX);
-    }
-    if (!str_utf8(actor, &bad)) {
-        return error_at(why, ST_INVALID, "JSON_UTF8", "/actor",
-                        "the actor is not valid UTF-8 at byte %zu", bad);
-    }
-    if (str_has(actor, 0))
-        return error_at(why, ST_INVALID, "JSON_NUL", "/actor", "the actor must not contain U+0000");
-    return ST_OK;
-}
-
-static status check_tenant(const struct run_entry *entry, const struct tenant *t,
-                           const struct append_item *item, struct error *why) {
-    status st = check_actor(item->actor, why);
-    if (st != ST_OK) return st;
-    if (!entry || (t && entry->tenant_no == t->tenant_no)) return ST_OK;
-    return error_at(why, ST_CONFLICT, "RUN_ID_TAKEN", "/runId", "the run id \"%.*s\" is in use",
-                    STR_ARG(item->event.run_id));
-}
-
-/* After duplicates: neither id is part of the key, so a retry that got one wrong is still the event
- * that is there. */
-static status check_identity(const struct run_entry *entry, const struct event *e,
-                             struct error *why) {
-    if (!str_eq(entry->project_id, e->project_id)) {
-        return error_at(why, ST_CONFLICT, "RUN_IDENTITY_MISMATCH", "/projectId",
-                        "the run belongs to project \"%.*s\"", STR_ARG(entry->project_id));
-    }
-    if (!str_eq(entry->environment_id, e->environment_id)) {
-        return error_at(why, ST_CONFLICT, "RUN_IDENTITY_MISMATCH", "/environmentId",
-                        "the run belongs to environment \"%.*s\"", STR_ARG(entry->environment_id));
-    }
-    return ST_OK;
-}
-
-/* The engine reports what it does, and nobody else: a run that was cancelled by an event from
- * outside would go on in its node. */
-static status check_owner(const struct append_request *req, const struct run_entry *entry,
-                          const struct event *e, struct error *why) {
-    if (!req->outside || !entry->leased || e->type == EVENT_UNKNOWN) return ST_OK;
-    return error_at(why, ST_CONFLICT, "RUN_ENGINE_OWNED", "/runId",
-                    "an engine carries this run out and appends its events: send it a signal");
-}
-
-/* ST_OK: the item was accepted, found as a duplicate, or refused (res->code). Anything else ends
- * the group. */
-static status process(struct group *g, struct append_request *req, size_t index,
-                      struct error *err) {
-    struct ledger *l = g->l;
-    struct append_item *item = &req->items[index];
-    struct append_result *res = &req->results[index];
-    const struct event *e = &item->event;
-    struct error why = {0};
-    struct tenant *t = NULL;
-    *res = (struct append_result){0};
-
-    status st = dict_tenant(l, e->tenant_id, false, &t, err);
-    if (st != ST_OK && st != ST_NOT_FOUND) return st;
-    struct run_entry *entry = cache_get(&l->cache, e->run_id);
-    if (check_tenant(entry, t, item, &why) != ST_OK) return refuse(req, res, &why);
-    if (entry) {
-        bool dup = false;
-        st = check_duplicate(g, entry, e, res, &dup, &why, err);
-        if (st != ST_OK || dup) return st;
-        if (why.code != ST_OK || check_identity(entry, e, &why) != ST_OK ||
-            check_owner(req, entry, e, &why) != ST_OK)
-            return refuse(req, res, &why);
-    }
-    if (event_family_of(e) == FAMILY_EFFECT) {
-        bool dup = false;
-        st = effects_check(g, entry, t, e, res, &dup, &why, err);
-        if (st != ST_OK || dup) return st;
-        if (why.code != ST_OK) return refuse(req, res, &why);
-    }
-    int64_t cause_seq = 0;
-    struct provider_ref *ref = NULL;
-    st = resolve_cause(g, entry, t, item, &cause_seq, &why, err);
-    if (st == ST_OK && why.code == ST_OK) st = check_provider(g, entry, t, e, &ref, &why, err);
-    if (st != ST_OK) return st;
-    if (why.code != ST_OK) return refuse(req, res, &why);
-    if (l->options.validation == LEDGER_REJECT) {
-        static const struct run empty = {0};
-        struct transition bad;
-        if (!run_allows(entry ? &entry->run : &empty, e, &bad)) {
-            st = reject_transition(l, e, &bad, &why, err);
-            return st == ST_OK ? refuse(req, res, &why) : st;
+/* The one tenant of all events, if it is known; else NULL. Of two tenants' rows, two nodes could
+ * each hold what the other waits for. */
+static struct tenant *only_tenant(struct ledger *l, struct append_request *const *reqs, size_t n) {
+    str id = STR_NONE;
+    for (size_t i = 0; i < n; i++) {
+        for (size_t k = 0; k < reqs[i]->count; k++) {
+            str next = reqs[i]->items[k].event.tenant_id;
+            if (id.ptr && !str_eq(id, next)) return NULL;
+            id = next;
         }
     }
-    st = accept(g, item, entry, cause_seq, ref, res, err);
-    if (st == ST_LIMIT) return refuse(req, res, err);
-    return st;
+    return id.ptr ? map_get(&l->dict.tenants, id) : NULL;
 }
 
-/* An atomic request with a bad item: takes back its rows and gives every other item the same
- * answer. */
-static status refuse_all(struct group *g, struct append_request *req, size_t bad,
-                         size_t rows_before, struct error *err) {
-    while (g->count > rows_before)
-        take_back(g);
-    struct error why = *req->results[bad].err;
-    error_wrap(&why, "item %zu of the batch", bad + 1);
-    for (size_t i = 0; i < req->count; i++) {
-        if (i == bad) continue;
-        req->results[i] = (struct append_result){0};
-        if (refuse(req, &req->results[i], &why) != ST_OK) return ledger_no_memory(err);
+/* What a group needs that cannot be had while a commit is under way. */
+static struct tenant *may_go_beside(struct ledger *l, struct append_request *const *reqs,
+                                    size_t n) {
+    if (!l->options.always_beside && l->pause_groups > 0) {
+        l->pause_groups--;
+        return NULL;
     }
+    if (!l->options.always_beside && clock_mono_ns() < l->pause_until_ns) return NULL;
+    if (l->cache.bytes > RUN_CACHE_BYTES_MAX) return NULL;
+    if (l->last_run_no - l->next_run_no + 1 < (int64_t)count_items(reqs, n)) return NULL;
+    for (size_t i = 0; i < n; i++)
+        if (reqs[i]->claim) return NULL;
+    return only_tenant(l, reqs, n);
+}
+
+static void pause_for(struct ledger *l, int64_t ms) {
+    l->pause_until_ns = clock_mono_ns() + ms * 1000000;
+}
+
+/* Once, whoever asks first; ledger_settle() hands the outcome on. */
+static void settle_now(struct ledger *l) {
+    if (!l->is_under_way) return;
+    l->outcome_why = (struct error){0};
+    l->outcome = db_commit_wait(l->db, &l->outcome_why);
+    l->is_under_way = false;
+    if (l->outcome == ST_OK) {
+        group_stored(&l->under_way);
+        return;
+    }
+    forget(l);
+    l->broken = true;
+    l->is_staged = false;
+}
+
+/* The staged group has failed. */
+static status unstage(struct ledger *l, struct error *err) {
+    settle_now(l); /* before its runs go */
+    forget(l);
+    l->broken = true;
+    l->is_staged = false;
+    if (l->staged.beside)
+        LOG(LOG_WARN, "a group failed beside a commit, and is done again alone",
+            LOG_S("error", str_c(err->msg)));
+    return error_wrap(err, "could not append");
+}
+
+/* It only was not the time for the staged group: memory is put back as it was before. */
+static void take_off_stage(struct ledger *l) {
+    project_clear(l);
+    db_rollback(l->db);
+    group_undo(&l->staged);
+    l->pause_groups = PAUSE_GROUPS;
+    l->is_staged = false;
+}
+
+status ledger_stage(struct ledger *l, struct append_request *const *reqs, size_t n,
+                    struct error *err) {
+    ASSERT(l->writer);
+    ASSERT(!l->is_staged);
+    ASSERT(!l->checkpoint);
+    struct tenant *beside = l->is_under_way ? may_go_beside(l, reqs, n) : NULL;
+    if (count_items(reqs, n) == 0 || l->lot_is_full || (l->is_under_way && !beside))
+        return error_set(err, ST_CONFLICT, "this group is to go alone");
+    status st = l->is_under_way ? ST_OK : ledger_usable(l, err);
+    if (st != ST_OK) return st;
+    *err = (struct error){0};
+    if (!beside) cache_trim(&l->cache);
+    l->is_staged = true;
+    st = group_make(l, reqs, n, beside, &l->staged, err);
+    if (st == ST_OK) return ST_OK;
+    bool begun = db_in_transaction(l->db);
+    if (!beside || (begun && st != ST_CONFLICT && !db_was_too_early(l->db))) return unstage(l, err);
+    if (!begun) {
+        pause_for(l, PAUSE_UNOPENED_MS);
+        LOG(LOG_WARN, "no second connection to the database: no commits overlap for a minute",
+            LOG_S("error", str_c(err->msg)));
+    }
+    if (st == ST_CONFLICT) pause_for(l, PAUSE_MOVED_MS);
+    take_off_stage(l);
+    return ST_CONFLICT;
+}
+
+status ledger_settle(struct ledger *l, struct error *err) {
+    settle_now(l);
+    status st = l->outcome;
+    l->outcome = ST_OK;
+    if (st == ST_OK) return ST_OK;
+    *err = l->outcome_why;
+    return error_wrap(err, "could not append");
+}
+
+/* The tenant's turn, unless another node had it since the commit that the group was made beside:
+ * then its sequence number differs, or the rows have met that node's rows on their way. */
+static status take_turn(struct ledger *l, const struct group *g, struct error *err) {
+    bool same = true;
+    status st = nodes_take_turn(l, g->beside, g->beside->seq - (int64_t)g->count, &same, err);
+    return st == ST_OK && !same ? group_moved(err) : st;
+}
+
+status ledger_finish(struct ledger *l, struct error *err) {
+    ASSERT(!l->is_under_way);
+    struct group *g = &l->staged;
+    *err = (struct error){0};
+    if (!l->is_staged) return error_set(err, ST_CONFLICT, "no group is staged any more");
+    status st = g->beside ? take_turn(l, g, err) : ST_OK;
+    if (st == ST_CONFLICT) {
+        take_off_stage(l);
+        pause_for(l, PAUSE_MOVED_MS);
+        return st;
+    }
+    if (st == ST_OK) st = write_group(g, err);
+    if (st == ST_OK) st = db_commit_send(l->db, err);
+    if (st != ST_OK) return unstage(l, err);
+    struct arena free = l->kept;
+    l->kept = l->scratch; /* its rows live there */
+    l->scratch = free;
+    l->under_way = *g;
+    l->is_under_way = true;
+    l->is_staged = false;
     return ST_OK;
-}
-
-/* What the node decided must be decided on all that is stored. */
-static void check_position(struct group *g, const struct append_request *req, struct error *why) {
-    const struct run_claim *claim = req->claim;
-    const struct run_entry *e = claim->known_seq > 0 && req->count > 0
-                                    ? cache_get(&g->l->cache, req->items[0].event.run_id)
-                                    : NULL;
-    if (e && e->moved_seq > claim->known_seq)
-        error_at(why, ST_CONFLICT, "RUN_MOVED", "",
-                 "the run is at sequence number %lld, not at %lld any more",
-                 (long long)e->moved_seq, (long long)claim->known_seq);
-}
-
-/* *fenced: the node has lost its lease, or has not seen all of the run, and every item was refused
- * for that. */
-static status check_claim(struct group *g, struct append_request *req, bool *fenced,
-                          struct error *err) {
-    struct error why = {0};
-    const struct run_claim *claim = req->claim;
-    bool known = claim->node_no == g->fence_node && claim->epoch == g->fence_epoch;
-    ASSERT(req->atomic);
-    status st = known ? ST_OK : claim_check(g->l, claim, &why, err);
-    if (st == ST_OK && why.code == ST_OK) {
-        g->fence_node = claim->node_no;
-        g->fence_epoch = claim->epoch;
-        check_position(g, req, &why);
-    }
-    *fenced = st == ST_OK && why.code != ST_OK;
-    for (size_t i = 0; i < req->count && *fenced; i++) {
-        req->results[i] = (struct append_result){0};
-        if (refuse(req, &req->results[i], &why) != ST_OK) return ledger_no_memory(err);
-    }
-    return st;
-}
-
-/* A node that opens a run finds events of it that are not its own, come again: another node was
- * faster. */
-static status check_opener(struct append_request *req, size_t i) {
-    struct append_result *r = &req->results[i];
-    struct error why = {0};
-    if (!req->claim || req->claim->known_seq >= 0 || r->code != ST_OK || !r->duplicate ||
-        uuid_eq(r->event_id, req->items[i].event.event_id))
-        return ST_OK;
-    error_at(&why, ST_CONFLICT, "RUN_MOVED", "", "another node has opened the run");
-    *r = (struct append_result){0};
-    return refuse(req, r, &why);
-}
-
-static status process_items(struct group *g, struct append_request *req, struct error *err) {
-    size_t rows_before = g->count;
-    bool fenced = false;
-    status claimed = req->claim ? check_claim(g, req, &fenced, err) : ST_OK;
-    if (claimed != ST_OK || fenced) return claimed;
-    for (size_t i = 0; i < req->count; i++) {
-        status st = process(g, req, i, err);
-        if (st == ST_OK) st = check_opener(req, i);
-        if (st != ST_OK) return st == ST_RETRY && err->code == ST_OK ? ledger_no_memory(err) : st;
-        if (req->atomic && req->results[i].code != ST_OK)
-            return refuse_all(g, req, i, rows_before, err);
-        if (!req->atomic) st = send_ahead(g, err);
-        if (st != ST_OK) return st;
-    }
-    if (!req->claim || g->count == rows_before) return ST_OK; /* all duplicates: it was done then */
-    struct group_row *first = &g->rows[rows_before];
-    if (req->claim->act == CLAIM_OPEN) first->entry->leased = true;
-    if (req->claim->act == CLAIM_CLOSE) first->entry->leased = false;
-    return claim_queue(g->l, req->claim, first->row.run_no, err);
-}
-
-status group_take(struct group *g, struct append_request *req, struct error *err) {
-    status st = process_items(g, req, err);
-    bool holds = false; /* something of it is in the ledger now, or was before */
-    for (size_t i = 0; req->riders && st == ST_OK && !holds && i < req->count; i++)
-        holds = req->results[i].code == ST_OK;
-    if (holds) st = riders_queue(g->l, req->riders, g->now_us, err);
-    return st == ST_OK ? send_ahead(g, err) : st;
 }

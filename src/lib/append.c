@@ -1,7 +1,7 @@
 /* lib/append.c: appending from structs, JSON and NDJSON. */
 #include "base/json.h"
 #include "base/limits.h"
-#include "ledger/producer.h"
+#include "lib/producer.h"
 #include "lib/convert.h"
 #include "lib/store.h"
 

@@ -6,7 +6,7 @@
 
 #include "base/limits.h"
 #include "base/log.h"
-#include "ledger/producer.h"
+#include "lib/producer.h"
 #include "lib/convert.h"
 #include "lib/store.h"
 

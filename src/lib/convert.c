@@ -4,7 +4,7 @@
 
 #include "base/limits.h"
 #include "base/time.h"
-#include "ledger/producer.h"
+#include "lib/producer.h"
 
 /* ---- giving ---- */
 

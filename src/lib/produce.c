@@ -1,7 +1,7 @@
 /* lib/produce.c: producers on a store. */
 #include "base/arena.h"
-#include "ledger/producer.h"
-#include "ledger/registry.h"
+#include "lib/producer.h"
+#include "lib/registry.h"
 #include "lib/convert.h"
 #include "lib/store.h"
 

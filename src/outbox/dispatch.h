@@ -13,7 +13,7 @@
 #include <uv.h>
 
 #include "base/metrics.h"
-#include "ledger/outbox.h"
+#include "outbox/outbox.h"
 #include "ledger/writer.h"
 #include "outbox/deliver.h"
 

@@ -1,7 +1,7 @@
 /* Listing runs: each filter with hits and misses, page by page, with a bound on the work; and the
  * ledger of version 2, which has none of the tables of access.h. */
 #include "conformance/canon_helper.h"
-#include "ledger/access.h"
+#include "ledger/access/access.h"
 
 /* The runs of all pages, in order, as text. */
 static str list_all(struct canon *c, struct run_filter f, size_t limit, int *pages) {

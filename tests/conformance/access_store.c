@@ -1,7 +1,7 @@
 /* What stands beside the events: receipts, the audit trail, keys, plans; and that riders commit
  * with the events they travel with, or not at all. */
 #include "conformance/canon_helper.h"
-#include "ledger/access.h"
+#include "ledger/access/access.h"
 
 #define DAY_US RECEIPT_KEEP_US
 

@@ -1,7 +1,7 @@
 /* Archiving a little at a time: what a server does while it goes on with its work. */
 #include "base/limits.h"
 #include "conformance/archive_helper.h"
-#include "ledger/access.h"
+#include "ledger/access/access.h"
 
 enum { LOT_MAX = 4096, NOTES = 9000 }; /* more than two lots */
 

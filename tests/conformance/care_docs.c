@@ -4,7 +4,7 @@
 
 #include "base/os.h"
 #include "conformance/canon_helper.h"
-#include "ledger/access.h"
+#include "ledger/access/access.h"
 
 /* The runs that the page speaks of. */
 static void fill(struct canon *c) {

@@ -1,7 +1,7 @@
 /* Every n-th call of the database and every n-th allocation fails: no crash, no false
  * acknowledgement, nothing twice, and the handle works on. */
 #include "conformance/canon_helper.h"
-#include "ledger/access.h"
+#include "ledger/access/access.h"
 
 enum { ITEMS = 9 };
 

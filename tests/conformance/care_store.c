@@ -6,7 +6,7 @@
 
 #include "base/os.h"
 #include "conformance/canon_helper.h"
-#include "ledger/access.h"
+#include "ledger/access/access.h"
 
 static void rebuild(struct canon *c, int64_t want_runs) {
     struct error err = {0};

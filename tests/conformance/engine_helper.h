@@ -5,7 +5,7 @@
 
 #include <uv.h>
 
-#include "lib/host.h"
+#include "host/host.h"
 #include "test.h"
 
 struct bed {

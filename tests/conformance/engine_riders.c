@@ -2,7 +2,7 @@
  * who it was. On both databases. */
 #include "base/log.h"
 #include "conformance/engine_tools.h"
-#include "ledger/access.h"
+#include "ledger/access/access.h"
 
 #define WAIT_PLAN PLAN(STEP("w", "wait", ",\"signal\":\"go\""))
 

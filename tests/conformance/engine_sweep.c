@@ -5,7 +5,7 @@
 
 #include "base/time.h"
 #include "conformance/engine_helper.h"
-#include "lib/host_sweep.h"
+#include "host/sweep.h"
 
 #define PLAN(steps)                                                                                \
     "{\"schemaVersion\":\"v1.3\",\"metadata\":{\"planId\":\"p\",\"planVersion\":\"1\"},"           \

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "canon_helper.h"
-#include "ledger/outbox.h"
+#include "outbox/outbox.h"
 
 /* Requests an effect of run `run`, which must exist, with CANON's settings of its type. */
 struct effect_info outbox_ask(struct canon *c, const char *run, const char *type,

@@ -1,5 +1,5 @@
 /* Many effects at once: dead letters put back in lots, effects found by their keys, counted. */
-#include "ledger/access.h"
+#include "ledger/access/access.h"
 #include "outbox_helper.h"
 
 static void ask(struct canon *c, const char *run, const char *type, const char *payload) {

@@ -8,7 +8,7 @@
 
 #include "base/time.h"
 #include "ledger/writer.h"
-#include "lib/host_effects.h"
+#include "host/effects.h"
 #include "net/fake_server_test.h"
 #include "outbox/dispatch.h"
 #include "outbox_helper.h"

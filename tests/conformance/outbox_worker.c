@@ -9,7 +9,7 @@
 #include "base/metrics.h"
 #include "base/time.h"
 #include "engine_helper.h"
-#include "ledger/outbox.h"
+#include "outbox/outbox.h"
 #include "ledger/writer.h"
 #include "net/fake_server_test.h"
 

@@ -28,8 +28,8 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "base/time.h"
-#include "ledger/outbox.h"
-#include "lib/host.h"
+#include "outbox/outbox.h"
+#include "host/host.h"
 #include "model/random.h"
 
 enum { RUNS_PER_LIFE = 6, NODES_MAX = 2, LIFE_MS_MAX = 900, LAST_LIFE_MS = 120000 };

@@ -2,7 +2,7 @@
  * executes it in vain, and prints its id. Nobody else may have the ledger meanwhile. */
 #include <stdio.h>
 
-#include "ledger/outbox.h"
+#include "outbox/outbox.h"
 
 static status make(struct ledger *ledger, str run_id, str type, const char *key,
                    struct arena *arena, struct error *err) {

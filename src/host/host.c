@@ -1,0 +1,742 @@
+#include "host/host.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include "adapters/local/local.h"
+#include "adapters/local/secret.h"
+#include "base/limits.h"
+#include "base/log.h"
+#include "base/os.h"
+#include "base/time.h"
+#include "cairn.h"
+#include "ledger/access/access.h"
+#include "ledger/writer.h"
+#include "host/effects.h"
+#include "host/plans.h"
+#include "host/providers.h"
+#include "host/sweep.h"
+
+#define MEND_EVERY_NS ((int64_t)1000000000)
+
+struct host_commit { /* an append on its way to the ledger thread and back */
+    struct writer_call call;
+    struct engine_commit *commit;
+    struct host *host;
+    struct host_commit *next;
+};
+
+struct host_task { /* something else on the ledger thread; one at a time of each kind */
+    struct writer_call call;
+    struct host *host;
+    bool under_way;
+    void (*after)(struct host_task *task);
+    struct arena arena;
+    struct lease_runs runs;
+    bool take_over;
+};
+
+struct host {
+    struct host_options options;
+    uv_loop_t *loop;
+    bool postgres;
+    struct writer *writer;
+    struct ledger *reader;
+    int64_t mended_ns; /* when it was reopened last; 0: never */
+    struct executor *executor;
+    struct host_effects *effects;
+    struct host_providers *providers; /* NULL: none */
+    struct engine *engine;
+    struct lease lease;
+    struct arena arena;
+    str node;
+    uv_async_t async;
+    uv_timer_t wake, renew, poke;
+    int open_handles;
+    int64_t armed_us;
+    pthread_mutex_t lock; /* guards done_first and done_end */
+    struct host_commit *done_first, **done_end;
+    struct host_commit *waiting, **waiting_end; /* the ledger's queue was full */
+    struct host_commit *unused;
+    size_t under_way; /* calls at the ledger thread */
+    struct host_task renewal, look;
+    int64_t renewed_us;
+    bool given_up; /* the lease: it is too old */
+    struct plan_source source;
+    struct host_plans *plans;
+    struct host_sweep *sweep; /* NULL: workspaces are kept for ever, or are not ours to remove */
+    bool closing;
+    int64_t looks;
+};
+
+/* ---- commits ---- */
+
+static void commit_done(struct writer_call *call) { /* on the ledger thread */
+    struct host_commit *c = call->context;
+    struct host *h = c->host;
+    pthread_mutex_lock(&h->lock);
+    c->next = NULL;
+    *h->done_end = c;
+    h->done_end = &c->next;
+    pthread_mutex_unlock(&h->lock);
+    uv_async_send(&h->async);
+}
+
+static struct host_commit *commit_new(struct host *h) {
+    struct host_commit *c = h->unused;
+    if (!c) return mem_alloc(sizeof(*c));
+    h->unused = c->next;
+    return c;
+}
+
+static status port_append(void *context, struct engine_commit *commit, struct error *err) {
+    struct host *h = context;
+    struct host_commit *c = commit_new(h);
+    if (!c) return error_set(err, ST_RETRY, "host: out of memory");
+    *c = (struct host_commit){.commit = commit, .host = h};
+    c->call.request = commit->request;
+    c->call.done = commit_done;
+    c->call.context = c;
+    struct error full;
+    if (!h->waiting && writer_submit(h->writer, &c->call, &full) == ST_OK) {
+        h->under_way++;
+        return ST_OK;
+    }
+    *h->waiting_end = c; /* in order, as soon as there is room: bounded by the runs in memory */
+    h->waiting_end = &c->next;
+    return ST_OK;
+}
+
+static void submit_waiting(struct host *h) {
+    struct error full;
+    while (h->waiting && writer_submit(h->writer, &h->waiting->call, &full) == ST_OK) {
+        h->under_way++;
+        h->waiting = h->waiting->next;
+        if (!h->waiting) h->waiting_end = &h->waiting;
+    }
+}
+
+static void take_done(struct host *h) {
+    pthread_mutex_lock(&h->lock);
+    struct host_commit *list = h->done_first;
+    h->done_first = NULL;
+    h->done_end = &h->done_first;
+    pthread_mutex_unlock(&h->lock);
+    while (list) {
+        struct host_commit *c = list;
+        list = c->next;
+        h->under_way--;
+        if (!c->commit) { /* a task, not an append */
+            struct host_task *t = (struct host_task *)(void *)c->call.task_context;
+            t->call.code = c->call.code;
+            t->call.err = c->call.err;
+            t->under_way = false;
+            c->next = h->unused;
+            h->unused = c;
+            if (!h->closing) t->after(t);
+            continue;
+        }
+        struct engine_commit *commit = c->commit;
+        commit->code = c->call.code;
+        commit->err = c->call.err;
+        c->next = h->unused;
+        h->unused = c;
+        if (!h->closing) engine_committed(h->engine, commit);
+    }
+}
+
+static void on_async(uv_async_t *async) {
+    struct host *h = async->data;
+    take_done(h);
+    submit_waiting(h);
+}
+
+/* ---- tasks on the ledger thread ---- */
+
+static void task_start(struct host_task *t,
+                       status (*task)(struct ledger *, void *, struct error *)) {
+    struct host *h = t->host;
+    if (t->under_way || h->closing) return;
+    struct host_commit *c = commit_new(h);
+    struct error err;
+    if (!c) return;
+    *c = (struct host_commit){.host = h};
+    c->call.task = task;
+    c->call.task_context = t;
+    c->call.done = commit_done;
+    c->call.context = c;
+    if (writer_submit(h->writer, &c->call, &err) != ST_OK) {
+        c->next = h->unused;
+        h->unused = c;
+        return;
+    }
+    t->under_way = true;
+    h->under_way++;
+}
+
+static int64_t lease_ms(const struct host *h) {
+    return h->postgres ? HOST_LEASE_MS : HOST_SQLITE_LEASE_MS;
+}
+
+static status do_renew(struct ledger *ledger, void *context, struct error *err) {
+    struct host_task *t = context;
+    return lease_renew(ledger, &t->host->lease, lease_ms(t->host), err);
+}
+
+/* A node that could not renew for so long must think itself dead: others do. */
+static void check_lease(struct host *h) {
+    int64_t age_us = clock_mono_ns() / 1000 - h->renewed_us;
+    if (!h->postgres || age_us <= (int64_t)HOST_LEASE_MS * 1000 || h->given_up) return;
+    h->given_up = true;
+    LOG(LOG_ERROR, "the lease could not be renewed in time", LOG_N("seconds", age_us / 1000000));
+    engine_lose(h->engine);
+}
+
+static void after_renew(struct host_task *t) {
+    struct host *h = t->host;
+    if (t->call.code == ST_OK) h->renewed_us = clock_mono_ns() / 1000;
+    if (t->call.code == ST_CONFLICT) engine_lose(h->engine);
+    check_lease(h);
+}
+
+static void on_renew(uv_timer_t *timer) {
+    struct host *h = timer->data;
+    check_lease(h);
+    task_start(&h->renewal, do_renew);
+}
+
+static status do_look(struct ledger *ledger, void *context, struct error *err) {
+    struct host_task *t = context;
+    arena_reset(&t->arena);
+    t->runs = (struct lease_runs){0};
+    if (t->take_over)
+        return lease_take_over(ledger, &t->host->lease, RECOVER_LIMIT, &t->arena, &t->runs, err);
+    return lease_poked(ledger, &t->host->lease, RECOVER_LIMIT, &t->arena, &t->runs, err);
+}
+
+static void after_look(struct host_task *t) {
+    if (t->call.code != ST_OK) {
+        LOG(LOG_WARN, "could not look for work of other nodes",
+            LOG_S("error", str_c(t->call.err.msg)));
+        engine_recover(t->host->engine); /* it may have landed: then these runs are ours to load */
+        return;
+    }
+    for (size_t i = 0; i < t->runs.count; i++)
+        engine_look(t->host->engine, t->runs.items[i].run_id);
+}
+
+/* Most often for pokes, now and then for what a dead node left. */
+static void on_poke(uv_timer_t *timer) {
+    struct host *h = timer->data;
+    if (h->look.under_way) return;
+    h->look.take_over = !h->options.only_asked && ++h->looks % 4 == 0;
+    task_start(&h->look, do_look);
+}
+
+/* ---- the other ports ---- */
+
+static int64_t port_now(void *context) {
+    (void)context;
+    return clock_wall_us();
+}
+
+static void port_random(void *context, void *out, size_t n) {
+    (void)context;
+    random_bytes(out, n);
+}
+
+/* After a query. Unlike the writer, a reader does not reopen its connection by itself: without this
+ * a node whose store was away for a moment could carry out nothing more. Not oftener than once a
+ * second, for a store that stays away. */
+static status has_read(struct host *h, status st) {
+    struct error err;
+    int64_t now = clock_mono_ns();
+    if (st != ST_RETRY || (h->mended_ns > 0 && now - h->mended_ns < MEND_EVERY_NS)) return st;
+    h->mended_ns = now;
+    if (ledger_reopen_reader(h->reader, &err) != ST_OK)
+        LOG(LOG_WARN, "could not read the ledger", LOG_S("error", str_c(err.msg)));
+    return st;
+}
+
+static status port_load(void *context, str run_id, struct arena *arena,
+                        struct engine_loaded *loaded, struct error *err) {
+    struct host *h = context;
+    struct lease owner = {0};
+    status st = ledger_find_run(h->reader, run_id, arena, &loaded->info, err);
+    if (st == ST_OK) st = lease_owner(h->reader, loaded->info.run_no, &loaded->held, &owner, err);
+    loaded->ours = loaded->held && owner.node_no == h->lease.node_no;
+    loaded->epoch = owner.epoch;
+    if (st == ST_OK && h->effects && loaded->held == loaded->ours)
+        host_effects_mind(h->effects, run_id);
+    return has_read(h, st);
+}
+
+static status port_walk(void *context, const struct engine_loaded *loaded, int64_t after_seq,
+                        ledger_walk walk, void *walk_context, struct error *err) {
+    struct host *h = context;
+    return has_read(h,
+                    ledger_walk_run(h->reader, &loaded->info, after_seq, walk, walk_context, err));
+}
+
+static status port_due(void *context, int64_t from_us, int64_t to_us, int64_t after, size_t limit,
+                       struct arena *arena, struct lease_runs *out, struct error *err) {
+    struct host *h = context;
+    return has_read(
+        h, lease_due(h->reader, h->lease.node_no, from_us, to_us, after, limit, arena, out, err));
+}
+
+static status port_active(void *context, str tenant_id, str plan_id, int64_t *tenant, int64_t *plan,
+                          struct error *err) {
+    struct host *h = context;
+    status st = lease_active(h->reader, tenant_id, STR_NONE, tenant, err);
+    if (st == ST_OK) st = lease_active(h->reader, tenant_id, plan_id, plan, err);
+    return has_read(h, st);
+}
+
+static void port_start(void *context, struct attempt *attempt) {
+    struct host *h = context;
+    if (h->options.passive) return;
+    if (attempt->step->type == PLAN_EFFECT)
+        host_effects_start(h->effects, attempt);
+    else if (attempt->adapter != ADAPTER_LOCAL)
+        host_providers_start(h->providers, attempt);
+    else
+        executor_start(h->executor, attempt);
+}
+
+static void port_stop(void *context, struct attempt *attempt) {
+    struct host *h = context;
+    if (!h->options.passive && attempt->step->type == PLAN_EFFECT)
+        host_effects_stop(h->effects, attempt);
+    else if (!h->options.passive && attempt->adapter != ADAPTER_LOCAL)
+        host_providers_stop(h->providers, attempt);
+    else if (!h->options.passive)
+        executor_stop(h->executor, attempt);
+    else
+        attempt->done(attempt, false, STR_NONE, "CANCELLED", STR("it was not executed"), STR_NONE);
+}
+
+/* The run is left, not ended: what a provider has of it goes on. */
+static void port_leave(void *context, struct attempt *attempt) {
+    struct host *h = context;
+    if (!h->options.passive && attempt->step->type != PLAN_EFFECT &&
+        attempt->adapter != ADAPTER_LOCAL)
+        host_providers_leave(h->providers, attempt);
+    else
+        port_stop(context, attempt);
+}
+
+static void port_open_run(void *context, enum adapter_kind adapter,
+                          const struct provider_run *run) {
+    struct host *h = context;
+    host_providers_open_run(h->providers, adapter, run);
+}
+
+static void port_rested(void *context, enum adapter_kind adapter, str run_id) {
+    struct host *h = context;
+    host_providers_rested(h->providers, adapter, run_id);
+}
+
+static void port_observe(void *context, const struct engine_note *note) {
+    struct host *h = context;
+    host_providers_observe(h->providers, note);
+    if (h->options.observe) h->options.observe(h->options.context, note);
+    if (run_is_final(note->flow->run.head.status)) host_sweep_ended(h->sweep, note->run_id);
+}
+
+static void port_trouble(void *context, str run_id, const struct error *why, int tries) {
+    struct host *h = context;
+    if (h->options.trouble) h->options.trouble(h->options.context, run_id, why, tries);
+}
+
+static void port_lost(void *context) {
+    struct host *h = context;
+    if (h->options.lost) h->options.lost(h->options.context);
+}
+
+static void on_wake(uv_timer_t *timer) {
+    struct host *h = timer->data;
+    h->armed_us = INT64_MAX;
+    engine_tick(h->engine);
+}
+
+static void port_wake_at(void *context, int64_t us) {
+    struct host *h = context;
+    int64_t now = clock_wall_us();
+    if (us == FLOW_NEVER || h->closing || us >= h->armed_us) return;
+    h->armed_us = us;
+    /* Never 0: libuv would fire it again before it looks at anything else. */
+    int64_t ms = us <= now ? 1 : (us - now + 999) / 1000;
+    uv_update_time(h->loop);
+    uv_timer_start(&h->wake, on_wake, (uint64_t)ms, 0);
+}
+
+/* ---- plans ---- */
+
+/* Nodes that share a database share the plans that were put into it, each for its tenant. */
+static status stored_plan(void *context, str tenant_id, const uint8_t sha256[SHA256_LEN],
+                          struct arena *arena, str *bytes, struct error *err) {
+    struct host *h = context;
+    return has_read(h, access_plan_get(h->reader, tenant_id, sha256, arena, bytes, err));
+}
+
+static status port_plan(void *context, str tenant_id, const struct plan_ref *ref,
+                        const struct plan **out, struct error *err) {
+    struct host *h = context;
+    return host_plans_get(h->plans, tenant_id, ref, out, err);
+}
+
+static void port_plan_done(void *context, const struct plan *plan) {
+    struct host *h = context;
+    host_plans_done(h->plans, plan);
+}
+
+void host_prefetch(struct host *h, str tenant_id, const struct plan_ref *ref, host_fetched done,
+                   void *context) {
+    host_plans_prefetch(h->plans, tenant_id, ref, done, context);
+}
+
+/* ---- opening ---- */
+
+static bool is_postgres(str url) {
+    return str_starts(url, STR("postgresql://")) || str_starts(url, STR("postgres://"));
+}
+
+static str joined(struct host *h, str a, const char *b) {
+    struct buf out;
+    str kept;
+    buf_init(&out, 8192);
+    buf_put(&out, a);
+    buf_put_c(&out, b);
+    kept = arena_str(&h->arena, buf_str(&out));
+    buf_release(&out);
+    return kept;
+}
+
+static void name_node(struct host *h) {
+    char name[256] = "node";
+    h->node = h->options.node.ptr ? arena_str(&h->arena, h->options.node) : STR("local");
+    if (h->options.node.ptr || !h->postgres) return;
+    (void)gethostname(name, sizeof(name) - 1);
+    char pid[32];
+    snprintf(pid, sizeof(pid), ":%d", (int)getpid());
+    h->node = joined(h, str_c(name), pid);
+}
+
+static status open_store(struct host *h, struct error *err) {
+    struct ledger *ledger = NULL;
+    struct ledger_options options = {.validation = LEDGER_REJECT,
+                                     .lock_wait_ms = h->options.lock_wait_ms};
+    status st = ledger_open(h->options.url, &options, &ledger, err);
+    if (st == ST_OK) st = lease_take(ledger, h->node, lease_ms(h), &h->lease, err);
+    if (st != ST_OK) {
+        ledger_close(ledger);
+        return st;
+    }
+    h->renewed_us = clock_mono_ns() / 1000;
+    outbox_tell(ledger, h->options.effect_alerts);
+    outbox_retries(ledger, h->options.effect_retries);
+    st = writer_open(ledger, h->options.metrics, &h->writer, err);
+    return st == ST_OK ? ledger_open_reader(h->options.url, &h->reader, err) : st;
+}
+
+static status open_engine(struct host *h, struct error *err) {
+    struct engine_ports ports = {.context = h,
+                                 .now_us = port_now,
+                                 .random = port_random,
+                                 .append = port_append,
+                                 .load = port_load,
+                                 .walk = port_walk,
+                                 .due = port_due,
+                                 .plan = port_plan,
+                                 .plan_done = port_plan_done,
+                                 .active = port_active,
+                                 .start = port_start,
+                                 .stop = port_stop,
+                                 .leave = port_leave,
+                                 .open_run = port_open_run,
+                                 .rested = port_rested,
+                                 .wake_at = port_wake_at,
+                                 .observe = port_observe,
+                                 .trouble = port_trouble,
+                                 .lost = port_lost};
+    struct engine_options options = {.lease = h->lease,
+                                     .node = h->node,
+                                     .version = STR("cairn " CAIRN_VERSION),
+                                     .settle_max = h->options.settle_max,
+                                     .tenant_active_max = h->options.tenant_active_max,
+                                     .plan_active_max = h->options.plan_active_max,
+                                     .only_asked = h->options.only_asked,
+                                     .resident_max = h->options.resident_max,
+                                     .metrics = h->options.metrics};
+    for (int i = 0; i < ADAPTER_COUNT; i++)
+        options.provider[i] = host_providers_ref(h->providers, (enum adapter_kind)i);
+    status st = engine_open(&ports, &options, &h->engine, err);
+    if (st == ST_OK) host_providers_attach(h->providers, h->engine);
+    return st;
+}
+
+/* Unless it is told otherwise every folder's node is called "local", but a cluster may serve several
+ * folders: there the name goes on with what the folder is called, so that each gets the tasks of its
+ * own runs. One that was moved finds them all the same: a run knows where its tasks are offered. */
+static str cluster_name(struct host *h) {
+    char host[256] = "";
+    char text[32] = "-";
+    uint8_t digest[SHA256_LEN];
+    if (h->postgres || !str_eq(h->node, STR("local"))) return h->node;
+    char *path = realpath(arena_str(&h->arena, h->options.data_dir).ptr, NULL);
+    (void)gethostname(host, sizeof(host) - 1);
+    sha256_of(joined(h, joined(h, str_c(host), ":"), path ? path : ""), digest);
+    free(path);
+    hex_encode(digest, 4, text + 1);
+    text[9] = '\0';
+    return joined(h, h->node, text);
+}
+
+static status open_providers(struct host *h, struct error *err) {
+    struct host_providers_options options = {.temporal = h->options.temporal,
+                                             .conductor = h->options.conductor,
+                                             .executor = h->executor,
+                                             .plans = h->plans,
+                                             .host = h,
+                                             .metrics = h->options.metrics};
+    if (h->options.passive || (!options.temporal && !options.conductor)) return ST_OK;
+    options.node = cluster_name(h);
+    return host_providers_open(h->loop, &options, &h->providers, err);
+}
+
+static status effect_secret(void *context, str environment_id, str name, struct arena *arena,
+                            str *out, struct error *err) {
+    struct host *h = context;
+    return secret_resolve(h->options.secrets_dir, environment_id, name, arena, out, err);
+}
+
+static status open_effects(struct host *h, struct error *err) {
+    if (h->options.passive) return ST_OK;
+    struct dispatcher_options options = {.writer = h->writer,
+                                         .deliver = h->options.deliver,
+                                         .worker = h->node,
+                                         .batches = h->options.effect_batches,
+                                         .lease_ms = h->options.effect_lease_ms,
+                                         .alone = !h->postgres,
+                                         .only_minded = h->options.only_asked,
+                                         .metrics = h->options.metrics};
+    options.deliver.guard = h->options.guard;
+    options.deliver.secret = effect_secret;
+    options.deliver.secret_context = h;
+    return host_effects_open(h->loop, &options, h->reader, &h->effects, err);
+}
+
+static status open_sweep(struct host *h, struct error *err) {
+    if (h->options.passive || h->options.keep_us == 0) return ST_OK;
+    struct host_sweep_options options = {
+        .url = h->options.url, .data_dir = h->options.data_dir, .keep_us = h->options.keep_us};
+    return host_sweep_open(&options, &h->sweep, err);
+}
+
+static void open_handles(struct host *h) {
+    uv_async_init(h->loop, &h->async, on_async);
+    uv_timer_init(h->loop, &h->wake);
+    uv_timer_init(h->loop, &h->renew);
+    uv_timer_init(h->loop, &h->poke);
+    h->async.data = h->wake.data = h->renew.data = h->poke.data = h;
+    h->open_handles = 4;
+}
+
+static void start_timers(struct host *h) {
+    uint64_t renew = h->postgres ? HOST_RENEW_MS : HOST_SQLITE_RENEW_MS;
+    h->renewal = (struct host_task){.host = h, .after = after_renew};
+    h->look = (struct host_task){.host = h, .after = after_look};
+    arena_init(&h->look.arena, 4096, (size_t)16 * 1024 * 1024);
+    uv_timer_start(&h->renew, on_renew, renew, renew);
+    if (h->postgres) uv_timer_start(&h->poke, on_poke, HOST_POKE_MS, HOST_POKE_MS);
+}
+
+status host_open(uv_loop_t *loop, const struct host_options *options, struct host **out,
+                 struct error *err) {
+    struct host *h = mem_alloc(sizeof(*h));
+    if (!h) return error_set(err, ST_RETRY, "host: out of memory");
+    h->options = *options;
+    h->loop = loop;
+    h->postgres = is_postgres(options->url);
+    h->armed_us = INT64_MAX;
+    h->done_end = &h->done_first;
+    h->waiting_end = &h->waiting;
+    pthread_mutex_init(&h->lock, NULL);
+    arena_init(&h->arena, 4096, (size_t)1024 * 1024);
+    h->options.url = arena_str(&h->arena, options->url);
+    h->options.data_dir = arena_str(&h->arena, options->data_dir);
+    h->options.secrets_dir = arena_str(&h->arena, options->secrets_dir);
+    name_node(h);
+    h->source = (struct plan_source){.plans_folder = joined(h, h->options.data_dir, "/plans"),
+                                     .guard = options->guard,
+                                     .endpoints = options->endpoints,
+                                     .endpoint_count = options->endpoint_count,
+                                     .stored = stored_plan,
+                                     .stored_context = h};
+    open_handles(h);
+    struct local_options local = {.data_dir = h->options.data_dir,
+                                  .secrets_dir = h->options.secrets_dir,
+                                  .guard = options->guard,
+                                  .kill_grace_ms = options->kill_grace_ms};
+    status st = host_plans_open(loop, &h->source, &h->plans, err);
+    if (st == ST_OK) st = open_store(h, err);
+    if (st == ST_OK) {
+        int orphans = local_kill_orphans(h->options.data_dir);
+        if (orphans > 0)
+            LOG(LOG_WARN, "killed processes that a dead engine left behind",
+                LOG_N("processes", orphans));
+        st = executor_open_local(loop, &local, &h->executor, err);
+    }
+    if (st == ST_OK) st = open_effects(h, err);
+    if (st == ST_OK) st = open_sweep(h, err);
+    if (st == ST_OK) st = open_providers(h, err);
+    if (st == ST_OK) st = open_engine(h, err);
+    if (st != ST_OK) {
+        host_close(h);
+        return st;
+    }
+    start_timers(h);
+    if (!options->only_asked) engine_recover(h->engine);
+    *out = h;
+    return ST_OK;
+}
+
+struct engine *host_engine(struct host *h) {
+    return h->engine;
+}
+struct ledger *host_reader(struct host *h) {
+    return h->reader;
+}
+struct writer *host_writer(struct host *h) {
+    return h->writer;
+}
+int64_t host_node_no(const struct host *h) { return h->lease.node_no; }
+void host_wake_outbox(struct host *h) {
+    if (h->effects) host_effects_wake(h->effects);
+}
+bool host_providers_are_idle(const struct host *h) { return host_providers_idle(h->providers); }
+bool host_outbox_idle(const struct host *h) { return !h->effects || host_effects_idle(h->effects); }
+
+/* ---- closing ---- */
+
+static status do_release(struct ledger *ledger, void *context, struct error *err) {
+    return lease_release(ledger, context, err);
+}
+
+static void on_closed(uv_handle_t *handle) {
+    struct host *h = handle->data;
+    if (--h->open_handles > 0) return;
+    while (h->unused) {
+        struct host_commit *c = h->unused;
+        h->unused = c->next;
+        mem_free(c);
+    }
+    if (h->look.host) arena_release(&h->look.arena);
+    arena_release(&h->arena);
+    pthread_mutex_destroy(&h->lock);
+    mem_free(h);
+}
+
+void host_close(struct host *h) {
+    if (!h) return;
+    h->closing = true;
+    host_plans_halt(h->plans);
+    if (h->engine) engine_halt(h->engine);
+    while (h->waiting) { /* never submitted, so never acknowledged */
+        struct host_commit *c = h->waiting;
+        h->waiting = c->next;
+        c->next = h->unused;
+        h->unused = c;
+    }
+    host_effects_halt(h->effects);
+    if (h->writer) {
+        struct error ignored;
+        struct writer_call release = {.task = do_release, .task_context = &h->lease};
+        if (writer_append(h->writer, &release, HOST_LEASE_MS, &ignored) != ST_OK)
+            LOG(LOG_WARN, "could not give the lease back", LOG_S("error", str_c(ignored.msg)));
+        writer_close(h->writer); /* every append was answered; nobody listens any more */
+        take_done(h);
+    }
+    host_providers_halt(h->providers);
+    executor_close(h->executor);
+    host_effects_close(h->effects);
+    engine_close(h->engine);
+    host_providers_close(h->providers);
+    host_sweep_close(h->sweep);
+    host_plans_close(h->plans);
+    ledger_close(h->reader);
+    uv_handle_t *handles[] = {(uv_handle_t *)&h->async, (uv_handle_t *)&h->wake,
+                              (uv_handle_t *)&h->renew, (uv_handle_t *)&h->poke};
+    for (size_t i = 0; i < COUNT_OF(handles); i++)
+        uv_close(handles[i], on_closed);
+}
+
+/* ---- from outside ---- */
+
+static status signal_item(const struct run_info *info, const struct signal *signal, str actor,
+                          struct arena *arena, struct append_item *item, struct error *err) {
+    struct event ids = {.run_id = info->run_id,
+                        .tenant_id = info->tenant_id,
+                        .project_id = info->project_id,
+                        .environment_id = info->environment_id,
+                        .plan_id = info->plan_id,
+                        .plan_version = info->plan_version,
+                        .engine_attempt = info->head.engine_attempt};
+    uuid id = signal->signal_id.ptr ? signal_uuid(info->run_id, signal->signal_id) : uuid_v4();
+    char name[UUID_TEXT_LEN];
+    struct buf data;
+    uuid_format(id, name);
+    buf_init(&data, EVENT_BYTES_MAX);
+    signal_json(signal, id, &data);
+    str kept = arena_str(arena, buf_str(&data));
+    str subject = arena_str(arena, str_n(name, sizeof(name)));
+    bool full = data.full;
+    buf_release(&data);
+    if (full) return error_at(err, ST_LIMIT, "SIGNAL_INVALID", "/payload", "too large");
+    status st = ledger_fact(&ids, EVENT_SIGNAL_RECEIVED, subject, 1, kept, item, err);
+    item->actor = actor;
+    return st;
+}
+
+status host_post_signal(struct ledger *ledger, str run_id, const struct signal *given, str actor,
+                        const struct append_rider *riders, struct error *err) {
+    struct arena arena;
+    struct run_info info = {0};
+    struct append_item item = {0};
+    struct append_result result = {0};
+    struct signal signal = *given;
+    struct run_claim poke = {.act = CLAIM_POKE};
+    arena_init(&arena, 4096, (size_t)4 * 1024 * 1024);
+    status st = signal_validate(&signal, err);
+    if (st == ST_OK) st = ledger_find_run(ledger, run_id, &arena, &info, err);
+    if (st == ST_NOT_FOUND)
+        st = error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "", "there is no run \"%.*s\"",
+                      STR_ARG(run_id));
+    if (st == ST_OK && run_is_final(info.head.status)) {
+        if (signal.kind != SIGNAL_CANCEL)
+            st = error_at(err, ST_CONFLICT, "RUN_FINISHED", "", "the run is %s",
+                          run_status_name(info.head.status));
+        if (st == ST_OK) st = access_ride(ledger, riders, err);
+        goto out;
+    }
+    if (st == ST_OK) st = signal_item(&info, &signal, actor, &arena, &item, err);
+    if (st == ST_OK) {
+        struct append_request request = {.items = &item,
+                                         .count = 1,
+                                         .atomic = true,
+                                         .results = &result,
+                                         .arena = &arena,
+                                         .claim = &poke,
+                                         .riders = riders};
+        struct append_request *requests[] = {&request};
+        st = ledger_append(ledger, requests, 1, err);
+        if (st == ST_OK && result.code != ST_OK) {
+            *err = *result.err;
+            st = result.code;
+        }
+    }
+out:
+    arena_release(&arena);
+    return st;
+}
