@@ -23,7 +23,7 @@ rpath=-Wl,-rpath,$PWD/build/deps/usr/lib/$(uname -m)-linux-gnu
 gcc "${flags[@]}" -Isrc "${deps[@]}" -c tests/sim/main.c -o "$work/main.o"
 
 # Without a bug there must be nothing to notice.
-gcc -pthread -o "$work/sim" "$work/main.o" "$kind/libcairn.a" "$rpath" "${libs[@]}"
+gcc -pthread -o "$work/sim" "$work/main.o" "$kind/parts.a" "$kind/libcairn.a" "$rpath" "${libs[@]}"
 if ! "$work/sim" 1 "$SEEDS" >"$work/good" 2>&1; then
     echo "bugs: the sources themselves are broken: $(tail -n 1 "$work/good")"
     exit 1
@@ -46,7 +46,7 @@ plant() { # PATCH: prints one line, "passed", "failed" or "skipped" first
         fi
         objects+=("$dir/$(basename "$file").o")
     done < <(sed -n 's,^+++ b/\([^[:space:]]*\).*,\1,p' "$patch")
-    if ! gcc -pthread -o "$dir/sim" "$work/main.o" "${objects[@]}" "$kind/libcairn.a" "$rpath" "${libs[@]}" 2>"$dir/log"; then
+    if ! gcc -pthread -o "$dir/sim" "$work/main.o" "${objects[@]}" "$kind/parts.a" "$kind/libcairn.a" "$rpath" "${libs[@]}" 2>"$dir/log"; then
         echo "failed $name: it does not link: $(head -n 1 "$dir/log")"
         return
     fi
