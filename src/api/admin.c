@@ -21,25 +21,25 @@ struct admin_call {
 };
 
 static void put_stats(struct buf *out, const struct ledger_stats *s) {
-    put_int(out, "tenants", s->tenants);
-    put_int(out, "runs", s->runs);
-    put_int(out, "openRuns", s->open_runs);
-    put_int(out, "events", s->events);
-    put_int(out, "alerts", s->alerts);
-    put_int(out, "rejections", s->rejections);
-    put_int(out, "checkpoints", s->checkpoints);
-    put_int(out, "effectsWaiting", s->effects_waiting);
-    put_int(out, "effectsDead", s->effects_dead);
-    put_int(out, "bytes", s->bytes);
+    json_put_int(out, "tenants", s->tenants);
+    json_put_int(out, "runs", s->runs);
+    json_put_int(out, "openRuns", s->open_runs);
+    json_put_int(out, "events", s->events);
+    json_put_int(out, "alerts", s->alerts);
+    json_put_int(out, "rejections", s->rejections);
+    json_put_int(out, "checkpoints", s->checkpoints);
+    json_put_int(out, "effectsWaiting", s->effects_waiting);
+    json_put_int(out, "effectsDead", s->effects_dead);
+    json_put_int(out, "bytes", s->bytes);
 }
 
 static status load_stats(struct call *c, struct ledger *reader, struct error *err) {
     struct ledger_stats stats;
     status st = ledger_stats(reader, &stats, err);
     if (st != ST_OK) return st;
-    buf_put_char(&c->out, '{');
+    json_object_begin(&c->out);
     put_stats(&c->out, &stats);
-    buf_put_char(&c->out, '}');
+    json_object_end(&c->out);
     return ST_OK;
 }
 
@@ -61,18 +61,18 @@ static void get_status(struct call *c) {
     if (!has_no_query(c)) return;
     if (api->options.engine) engine_stats(api->options.engine, &engine);
     if (api->server) http_server_stats(api->server, &http);
-    buf_put_char(&c->out, '{');
-    put_text(&c->out, "version", api->options.version);
-    put_text(&c->out, "node", api->options.node);
-    put_int(&c->out, "pid", getpid());
-    put_int(&c->out, "runs", (int64_t)engine.resident);
-    put_int(&c->out, "attempts", (int64_t)engine.attempts);
-    put_int(&c->out, "tasks", (int64_t)engine.tasks);
-    put_int(&c->out, "polls", (int64_t)engine.polls);
-    put_int(&c->out, "connections", (int64_t)http.connections);
-    put_int(&c->out, "requests", (int64_t)api->call_count);
-    put_int(&c->out, "streams", (int64_t)hub_streams(api->hub));
-    buf_put_char(&c->out, '}');
+    json_object_begin(&c->out);
+    json_put_text(&c->out, "version", api->options.version);
+    json_put_text(&c->out, "node", api->options.node);
+    json_put_int(&c->out, "pid", getpid());
+    json_put_int(&c->out, "runs", (int64_t)engine.resident);
+    json_put_int(&c->out, "attempts", (int64_t)engine.attempts);
+    json_put_int(&c->out, "tasks", (int64_t)engine.tasks);
+    json_put_int(&c->out, "polls", (int64_t)engine.polls);
+    json_put_int(&c->out, "connections", (int64_t)http.connections);
+    json_put_int(&c->out, "requests", (int64_t)api->call_count);
+    json_put_int(&c->out, "streams", (int64_t)hub_streams(api->hub));
+    json_object_end(&c->out);
     call_answer(c, 200);
 }
 
@@ -86,18 +86,18 @@ static status verify(struct call *c, struct ledger *reader, struct error *err) {
     struct verify_report report = {0};
     status st = ledger_verify(reader, a->state, NULL, NULL, &c->arena, &report, err);
     if (st != ST_OK) return st;
-    buf_put_char(&c->out, '{');
-    put_bool(&c->out, "damaged", report.damaged);
-    put_int(&c->out, "events", report.events);
-    put_int(&c->out, "runs", report.runs);
-    put_bool(&c->out, "state", a->state);
+    json_object_begin(&c->out);
+    json_put_bool(&c->out, "damaged", report.damaged);
+    json_put_int(&c->out, "events", report.events);
+    json_put_int(&c->out, "runs", report.runs);
+    json_put_bool(&c->out, "state", a->state);
     if (report.damaged) {
-        put_text(&c->out, "what", str_c(report.what));
-        put_text_if(&c->out, "tenantId", report.tenant_id);
-        if (report.seq > 0) put_int(&c->out, "sequenceNumber", report.seq);
-        put_text_if(&c->out, "runId", report.run_id);
+        json_put_text(&c->out, "what", str_c(report.what));
+        json_put_text_if(&c->out, "tenantId", report.tenant_id);
+        json_put_int_if(&c->out, "sequenceNumber", report.seq);
+        json_put_text_if(&c->out, "runId", report.run_id);
     }
-    buf_put_char(&c->out, '}');
+    json_object_end(&c->out);
     return ST_OK;
 }
 
@@ -224,10 +224,10 @@ static void answer_backup(struct call *c) { call_answer(c, 201); }
 
 static void backed_up(struct call *c) {
     struct admin_call *a = c->own;
-    buf_put_char(&c->out, '{');
-    put_text(&c->out, "file", a->file);
-    put_int(&c->out, "bytes", a->bytes);
-    buf_put_char(&c->out, '}');
+    json_object_begin(&c->out);
+    json_put_text(&c->out, "file", a->file);
+    json_put_int(&c->out, "bytes", a->bytes);
+    json_object_end(&c->out);
     c->before = NULL; /* that was only the beginning */
     (void)call_riders(c, a->file, STR_NONE, 201, false);
     call_ride(c, answer_backup);
@@ -296,11 +296,11 @@ static void archived(struct call *c) {
         call_change(c, archive_lot, archived);
         return;
     }
-    buf_put_char(&c->out, '{');
-    put_int(&c->out, "runs", a->at.report.runs);
-    put_int(&c->out, "events", a->at.report.events);
-    put_bool(&c->out, "more", !a->at.done);
-    buf_put_char(&c->out, '}');
+    json_object_begin(&c->out);
+    json_put_int(&c->out, "runs", a->at.report.runs);
+    json_put_int(&c->out, "events", a->at.report.events);
+    json_put_bool(&c->out, "more", !a->at.done);
+    json_object_end(&c->out);
     (void)call_receipt(c, 200, false);
     if (!a->at.done) c->rider.receipt = NULL;
     call_ride(c, answer_ok);

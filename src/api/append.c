@@ -104,12 +104,12 @@ static status parse_batch(struct call *c, struct ledger *unused, struct error *e
 /* ---- answering ---- */
 
 static void put_result(struct buf *out, const struct append_result *r) {
-    buf_put_char(out, '{');
-    put_uuid(out, "eventId", r->event_id);
-    put_int(out, "runSeq", r->run_seq);
-    put_time(out, "persistedAt", r->persisted_us);
-    put_bool(out, "duplicate", r->duplicate);
-    buf_put_char(out, '}');
+    json_object_begin(out);
+    json_put_uuid(out, "eventId", r->event_id);
+    json_put_int(out, "runSeq", r->run_seq);
+    json_put_time(out, "persistedAt", r->persisted_us);
+    json_put_bool(out, "duplicate", r->duplicate);
+    json_object_end(out);
 }
 
 static void tell_streams(struct call *c, const struct append *a) {
@@ -146,11 +146,11 @@ static void answer_batch(struct call *c, struct append *a) {
         const struct line *line = &a->lines[i];
         const struct error *why = line->err ? line->err : a->results[line->item].err;
         if (why) {
-            buf_put_char(&c->out, '{');
-            put_int(&c->out, "line", line->number);
-            put_name(&c->out, "error");
+            json_object_begin(&c->out);
+            json_put_int(&c->out, "line", line->number);
+            json_name(&c->out, "error");
             put_error(&c->out, why);
-            buf_put_char(&c->out, '}');
+            json_object_end(&c->out);
         } else {
             put_result(&c->out, &a->results[line->item]);
         }

@@ -8,6 +8,7 @@
 
 #include "api/auth_impl.h"
 #include "base/hash.h"
+#include "base/json_out.h"
 #include "base/log.h"
 #include "base/uuid.h"
 
@@ -32,14 +33,11 @@ unsigned role_of(str name) {
 }
 
 void roles_json(unsigned roles, struct buf *out) {
-    const char *comma = "";
-    buf_put_char(out, '[');
+    json_array_begin(out);
     for (size_t i = 0; i < COUNT_OF(role_names); i++) {
-        if (!(roles & role_names[i].bit)) continue;
-        buf_printf(out, "%s\"%s\"", comma, role_names[i].name);
-        comma = ",";
+        if (roles & role_names[i].bit) json_add_text(out, str_c(role_names[i].name));
     }
-    buf_put_char(out, ']');
+    json_array_end(out);
 }
 
 bool principal_sees(const struct principal *p, str tenant_id) {

@@ -159,7 +159,7 @@ static status list_effects(struct call *c, struct ledger *reader, struct error *
     }
     if (st != ST_OK) return st;
     arena_init(&arena, (size_t)16 * 1024, LOT_ARENA_MAX);
-    buf_put_c(&c->out, "{\"items\":[");
+    page_begin(&c->out);
     do {
         struct effect_info *items = NULL;
         size_t count = 0;
@@ -167,14 +167,14 @@ static status list_effects(struct call *c, struct ledger *reader, struct error *
         st = outbox_list(reader, &e->filter, left < LIST_LOT ? (size_t)left : LIST_LOT, &arena,
                          &items, &count, &next, err);
         for (size_t i = 0; i < count && st == ST_OK; i++) {
-            put_comma(&c->out);
+            json_next(&c->out);
             effect_json(&items[i], &c->out);
         }
         left -= (int64_t)count;
         e->filter.before = next;
     } while (st == ST_OK && next > 0 && left > 0 && c->out.len < LIST_BYTES_MAX);
     arena_release(&arena);
-    put_next(&c->out, next > 0, 'f', next, 0);
+    page_end(&c->out, next > 0, 'f', next, 0);
     return st;
 }
 
@@ -207,8 +207,8 @@ static void get_run_effects(struct call *c) {
 static void put_requested(struct call *c, const struct effect_info *info, bool existing) {
     effect_json(info, &c->out);
     c->out.len--; /* its brace */
-    put_bool(&c->out, "existing", existing);
-    buf_put_char(&c->out, '}');
+    json_put_bool(&c->out, "existing", existing);
+    json_object_end(&c->out);
 }
 
 /* Whether the tenant has one with the caller's own key: then nothing changes, and there is nothing
@@ -367,10 +367,10 @@ static void lot_done(struct call *c) {
         call_change(c, requeue_lot, lot_done);
         return;
     }
-    buf_put_char(&c->out, '{');
-    put_int(&c->out, "requeued", e->requeued);
-    put_bool(&c->out, "more", e->lot.more);
-    buf_put_char(&c->out, '}');
+    json_object_begin(&c->out);
+    json_put_int(&c->out, "requeued", e->requeued);
+    json_put_bool(&c->out, "more", e->lot.more);
+    json_object_end(&c->out);
     (void)call_receipt(c, 200, false);
     call_ride(c, answer_all);
 }

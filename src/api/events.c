@@ -62,7 +62,7 @@ static status put_page(struct call *c, struct ledger *reader, read_lot read, str
     int64_t last = r->after;
     int64_t left = r->limit;
     bool more = true;
-    buf_put_c(&c->out, "{\"items\":[");
+    page_begin(&c->out);
     while (more && left > 0 && c->out.len < PAGE_BYTES_MAX) {
         struct event_page page = {0};
         struct arena_mark mark = arena_mark(&c->arena);
@@ -72,7 +72,7 @@ static status put_page(struct call *c, struct ledger *reader, read_lot read, str
         size_t i = 0; /* (what is not found, a tenant or a trace, has no events) */
         for (; i < page.count && (i == 0 || c->out.len < PAGE_BYTES_MAX); i++) {
             const struct event_record *rec = &page.records[i];
-            put_comma(&c->out);
+            json_next(&c->out);
             if (r->feed)
                 event_feed_json(rec, &c->out);
             else
@@ -83,7 +83,7 @@ static status put_page(struct call *c, struct ledger *reader, read_lot read, str
         left -= (int64_t)i;
         arena_rewind(&c->arena, mark);
     }
-    put_next(&c->out, more, 'e', last, 0);
+    page_end(&c->out, more, 'e', last, 0);
     return ST_OK;
 }
 
@@ -245,16 +245,16 @@ static status load_causes(struct call *c, struct ledger *reader, struct error *e
          (page.count == 0 || !principal_sees(c->who, page.records[0].event.tenant_id))))
         return not_found(err);
     if (st != ST_OK) return st;
-    buf_put_c(&c->out, "{\"items\":[");
+    page_begin(&c->out);
     size_t i = 0;
     for (; i < page.count && (i == 0 || c->out.len < PAGE_BYTES_MAX); i++) {
-        put_comma(&c->out);
+        json_next(&c->out);
         event_feed_json(&page.records[i], &c->out);
     }
     more = more || i < page.count;
-    buf_put_char(&c->out, ']');
-    put_bool(&c->out, "more", more);
-    buf_put_char(&c->out, '}');
+    json_array_end(&c->out);
+    json_put_bool(&c->out, "more", more);
+    json_object_end(&c->out);
     return ST_OK;
 }
 
@@ -340,13 +340,13 @@ static status load_alerts(struct call *c, struct ledger *reader, struct error *e
         st = ledger_list_alerts(reader, r->tenant, r->run, r->before_run, r->before_seq,
                                 (size_t)r->limit, &c->arena, &alerts, &count, err);
     if (st != ST_OK) return st;
-    buf_put_c(&c->out, "{\"items\":[");
+    page_begin(&c->out);
     for (size_t i = 0; i < count; i++) {
-        put_comma(&c->out);
+        json_next(&c->out);
         alert_json(&alerts[i], &c->out);
     }
     bool more = (int64_t)count == r->limit;
-    put_next(&c->out, more, 'a', more ? alerts[count - 1].run_no : 0,
+    page_end(&c->out, more, 'a', more ? alerts[count - 1].run_no : 0,
              more ? alerts[count - 1].seq : 0);
     return ST_OK;
 }

@@ -15,6 +15,7 @@
 #include "api/hub.h"
 #include "api/share.h"
 #include "base/json.h"
+#include "base/json_out.h"
 #include "base/limits.h"
 #include "base/map.h"
 #include "core/run.h"
@@ -276,18 +277,11 @@ bool base64url_read(str text, struct arena *arena, str *out);
 
 /* ---- json_out.c: small pieces of answers ---- */
 
-/* ,"name":value ; no comma after '{' or '['. */
-void put_name(struct buf *out, const char *name);
-void put_text(struct buf *out, const char *name, str value);    /* null for STR_NONE */
-void put_text_if(struct buf *out, const char *name, str value); /* nothing for STR_NONE */
-void put_int(struct buf *out, const char *name, int64_t value);
-void put_bool(struct buf *out, const char *name, bool value);
-void put_time(struct buf *out, const char *name, int64_t us); /* null for 0 */
-void put_uuid(struct buf *out, const char *name, uuid value);
-void put_comma(struct buf *out); /* between the elements of an array */
+/* {"items":[ */
+void page_begin(struct buf *out);
 /* Ends a page: ],"next":"..."} with a cursor for two numbers, or null if there is no more. */
-void put_next(struct buf *out, bool more, char kind, int64_t a, int64_t b);
-void put_next_text(struct buf *out, str cursor); /* the same; STR_NONE: there is no more */
+void page_end(struct buf *out, bool more, char kind, int64_t a, int64_t b);
+void page_end_text(struct buf *out, str cursor); /* the same; STR_NONE: there is no more */
 /* The members of a Run, without the braces. */
 void put_run(struct buf *out, const struct run_info *run);
 /* {"code":...,"where":...,"message":...}: of one line of a batch. */

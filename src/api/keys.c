@@ -34,16 +34,16 @@ static const struct field list_fields[] = {
 };
 
 void api_key_json(const struct api_key *k, struct buf *out) {
-    put_text(out, "keyId", k->key_id);
-    put_text(out, "name", k->name);
-    put_text(out, "tenantId", k->tenant_id);
-    put_name(out, "roles");
+    json_put_text(out, "keyId", k->key_id);
+    json_put_text(out, "name", k->name);
+    json_put_text(out, "tenantId", k->tenant_id);
+    json_name(out, "roles");
     roles_json(k->roles, out);
-    put_time(out, "createdAt", k->created_us);
-    put_time(out, "expiresAt", k->expires_us);
-    put_time(out, "lastUsedAt", k->used_us);
-    put_time(out, "revokedAt", k->revoked_us);
-    put_text(out, "createdBy", k->created_by);
+    json_put_time(out, "createdAt", k->created_us);
+    json_put_time(out, "expiresAt", k->expires_us);
+    json_put_time(out, "lastUsedAt", k->used_us);
+    json_put_time(out, "revokedAt", k->revoked_us);
+    json_put_text(out, "createdBy", k->created_by);
 }
 
 static status read_roles(yyjson_val *val, unsigned *out, struct error *err) {
@@ -77,10 +77,10 @@ static str key_tag(struct call *c, int64_t version) {
 
 static status create(struct call *c, struct ledger *ledger, struct error *err) {
     struct key_call *k = c->own;
-    buf_put_char(&c->out, '{');
-    put_text(&c->out, "key", str_n(k->text, KEY_TEXT_LEN));
+    json_object_begin(&c->out);
+    json_put_text(&c->out, "key", str_n(k->text, KEY_TEXT_LEN));
     api_key_json(&k->key, &c->out);
-    buf_put_char(&c->out, '}');
+    json_object_end(&c->out);
     /* Shown once means once: a repeated request is told that the key was made, not the key. */
     const struct append_rider *riders = call_riders(c, k->key.key_id, STR_NONE, 201, true);
     if (c->keyed) {
@@ -88,10 +88,10 @@ static status create(struct call *c, struct ledger *ledger, struct error *err) {
         c->receipt.location = call_text(c, "/v1/keys/%.*s", STR_ARG(k->key.key_id));
         struct buf body;
         buf_init(&body, 4096);
-        buf_put_char(&body, '{');
-        put_text(&body, "key", STR_NONE);
+        json_object_begin(&body);
+        json_put_text(&body, "key", STR_NONE);
         api_key_json(&k->key, &body);
-        buf_put_char(&body, '}');
+        json_object_end(&body);
         c->receipt.body = arena_str(&c->arena, buf_str(&body));
         buf_release(&body);
     }
@@ -167,9 +167,9 @@ static status load_key(struct call *c, struct ledger *reader, struct error *err)
     status st = find_key(c, reader, &k->key, err);
     if (st != ST_OK) return st;
     call_header(c, "ETag", key_tag(c, k->key.version));
-    buf_put_char(&c->out, '{');
+    json_object_begin(&c->out);
     api_key_json(&k->key, &c->out);
-    buf_put_char(&c->out, '}');
+    json_object_end(&c->out);
     return ST_OK;
 }
 
@@ -193,19 +193,18 @@ static status list_keys(struct call *c, struct ledger *reader, struct error *err
     status st =
         api_key_list(reader, k->tenant, after, (size_t)k->limit, &c->arena, &keys, &count, err);
     if (st != ST_OK) return st;
-    buf_put_c(&c->out, "{\"items\":[");
+    page_begin(&c->out);
     for (size_t i = 0; i < count; i++) {
-        put_comma(&c->out);
-        buf_put_char(&c->out, '{');
+        json_object_begin(&c->out);
         api_key_json(&keys[i], &c->out);
-        buf_put_char(&c->out, '}');
+        json_object_end(&c->out);
     }
     char mem[2 * KEY_ID_LEN];
     struct buf cursor;
     buf_init_fixed(&cursor, mem, sizeof(mem));
     bool more = (int64_t)count == k->limit;
     if (more) base64url_write(&cursor, keys[count - 1].key_id.ptr, KEY_ID_LEN);
-    put_next_text(&c->out, more ? buf_str(&cursor) : STR_NONE);
+    page_end_text(&c->out, more ? buf_str(&cursor) : STR_NONE);
     return ST_OK;
 }
 
@@ -242,9 +241,9 @@ static status change(struct call *c, struct ledger *ledger, struct error *err) {
     st = api_key_update(ledger, &k->key, call_riders(c, k->key.key_id, STR_NONE, 200, true), err);
     if (st != ST_OK || revoke) return st;
     call_header(c, "ETag", key_tag(c, k->key.version + 1));
-    buf_put_char(&c->out, '{');
+    json_object_begin(&c->out);
     api_key_json(&k->key, &c->out);
-    buf_put_char(&c->out, '}');
+    json_object_end(&c->out);
     return ST_OK;
 }
 
@@ -295,25 +294,24 @@ static void delete_key(struct call *c) {
 /* ---- audit ---- */
 
 static void put_audit(struct buf *out, const struct audit_entry *e) {
-    put_comma(out);
-    buf_put_char(out, '{');
-    put_int(out, "auditNo", e->audit_no);
-    put_time(out, "at", e->at_us);
-    put_text(out, "tenantId", e->tenant_id);
-    put_text(out, "actor", e->actor);
-    put_text(out, "remote", e->remote);
-    put_text(out, "requestId", e->request_id);
-    put_text(out, "action", e->action);
-    put_text(out, "target", e->target);
-    put_text(out, "outcome", e->outcome);
-    put_text_if(out, "code", e->code);
-    put_text_if(out, "reason", e->reason);
-    put_text_if(out, "projectId", e->project_id);
-    put_text_if(out, "environmentId", e->environment_id);
-    put_text_if(out, "runId", e->run_id);
-    if (e->engine_attempt) put_int(out, "engineAttemptId", e->engine_attempt);
-    if (e->logical_attempt) put_int(out, "logicalAttemptId", e->logical_attempt);
-    buf_put_char(out, '}');
+    json_object_begin(out);
+    json_put_int(out, "auditNo", e->audit_no);
+    json_put_time(out, "at", e->at_us);
+    json_put_text(out, "tenantId", e->tenant_id);
+    json_put_text(out, "actor", e->actor);
+    json_put_text(out, "remote", e->remote);
+    json_put_text(out, "requestId", e->request_id);
+    json_put_text(out, "action", e->action);
+    json_put_text(out, "target", e->target);
+    json_put_text(out, "outcome", e->outcome);
+    json_put_text_if(out, "code", e->code);
+    json_put_text_if(out, "reason", e->reason);
+    json_put_text_if(out, "projectId", e->project_id);
+    json_put_text_if(out, "environmentId", e->environment_id);
+    json_put_text_if(out, "runId", e->run_id);
+    json_put_int_if(out, "engineAttemptId", e->engine_attempt);
+    json_put_int_if(out, "logicalAttemptId", e->logical_attempt);
+    json_object_end(out);
 }
 
 static status list_audit(struct call *c, struct ledger *reader, struct error *err) {
@@ -323,11 +321,11 @@ static status list_audit(struct call *c, struct ledger *reader, struct error *er
     status st = audit_list(reader, k->tenant, k->before, (size_t)k->limit, &c->arena, &entries,
                            &count, err);
     if (st != ST_OK) return st;
-    buf_put_c(&c->out, "{\"items\":[");
+    page_begin(&c->out);
     for (size_t i = 0; i < count; i++)
         put_audit(&c->out, &entries[i]);
     bool more = (int64_t)count == k->limit;
-    put_next(&c->out, more, 'u', more ? entries[count - 1].audit_no : 0, 0);
+    page_end(&c->out, more, 'u', more ? entries[count - 1].audit_no : 0, 0);
     return ST_OK;
 }
 

@@ -104,13 +104,13 @@ static void get_metrics(struct call *c) {
 
 static void get_me(struct call *c) {
     if (!is_plain(c)) return;
-    buf_put_char(&c->out, '{');
-    put_text(&c->out, "name", str_c(c->who->name));
-    put_text(&c->out, "tenantId", str_c(c->who->tenant));
-    put_name(&c->out, "roles");
+    json_object_begin(&c->out);
+    json_put_text(&c->out, "name", str_c(c->who->name));
+    json_put_text(&c->out, "tenantId", str_c(c->who->tenant));
+    json_name(&c->out, "roles");
     roles_json(c->who->roles, &c->out);
-    if (c->who->expires_us) put_time(&c->out, "expiresAt", c->who->expires_us);
-    buf_put_char(&c->out, '}');
+    if (c->who->expires_us) json_put_time(&c->out, "expiresAt", c->who->expires_us);
+    json_object_end(&c->out);
     call_answer(c, 200);
 }
 

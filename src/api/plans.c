@@ -59,30 +59,29 @@ static status validate(struct call *c, struct ledger *unused, struct error *err)
     struct buf *out = &c->out;
     status st = check_plan(c, p, err);
     if (st == ST_RETRY) return st;
-    buf_put_char(out, '{');
-    put_bool(out, "valid", st == ST_OK && p->report.status != REPORT_ERRORS);
-    put_name(out, "errors");
-    buf_put_char(out, '[');
+    json_object_begin(out);
+    json_put_bool(out, "valid", st == ST_OK && p->report.status != REPORT_ERRORS);
+    json_name(out, "errors");
+    json_array_begin(out);
     for (size_t i = 0; i < p->problems.count; i++) {
         const struct plan_problem *problem = &p->problems.items[i];
-        put_comma(out);
-        buf_put_char(out, '{');
-        put_text(out, "code", str_c(problem->code));
-        put_text(out, "pointer", problem->pointer);
-        put_int(out, "line", problem->line);
-        put_int(out, "column", problem->column);
-        put_text(out, "message", problem->message);
-        buf_put_char(out, '}');
+        json_object_begin(out);
+        json_put_text(out, "code", str_c(problem->code));
+        json_put_text(out, "pointer", problem->pointer);
+        json_put_int(out, "line", problem->line);
+        json_put_int(out, "column", problem->column);
+        json_put_text(out, "message", problem->message);
+        json_object_end(out);
     }
-    buf_put_char(out, ']');
-    put_bool(out, "more", p->problems.more);
-    put_text(out, "adapter", str_c(adapter_name(p->adapter)));
-    put_name(out, "report");
+    json_array_end(out);
+    json_put_bool(out, "more", p->problems.more);
+    json_put_text(out, "adapter", str_c(adapter_name(p->adapter)));
+    json_name(out, "report");
     if (p->plan && st == ST_OK)
         validation_report_json(&p->report, out);
     else
         buf_put_c(out, "null");
-    buf_put_char(out, '}');
+    json_object_end(out);
     return ST_OK;
 }
 

@@ -95,41 +95,40 @@ const char *problem_code(const struct error *err) {
 }
 
 static void put_item(struct buf *out, str where, str code, str message) {
-    put_comma(out);
-    buf_put_char(out, '{');
-    put_text(out, "pointer", where);
-    put_text(out, "code", code);
-    put_text(out, "detail", message);
-    buf_put_char(out, '}');
+    json_object_begin(out);
+    json_put_text(out, "pointer", where);
+    json_put_text(out, "code", code);
+    json_put_text(out, "detail", message);
+    json_object_end(out);
 }
 
 void problem_write(struct buf *out, const struct error *err, int http_status, str request_id,
                    const uuid *trace, const struct problem_item *items, size_t count) {
     const char *code = problem_code(err);
-    buf_put_char(out, '{');
-    put_name(out, "type");
+    json_object_begin(out);
+    json_name(out, "type");
     buf_printf(out, "\"urn:cairn:problem:%s\"", code);
-    put_text(out, "title", str_c(http_status_text(http_status)));
-    put_int(out, "status", http_status);
-    put_text(out, "detail", str_c(err->msg));
-    put_text(out, "code", str_c(code));
-    put_bool(out, "retryable", problem_retryable(err, http_status));
-    put_text_if(out, "requestId", request_id);
+    json_put_text(out, "title", str_c(http_status_text(http_status)));
+    json_put_int(out, "status", http_status);
+    json_put_text(out, "detail", str_c(err->msg));
+    json_put_text(out, "code", str_c(code));
+    json_put_bool(out, "retryable", problem_retryable(err, http_status));
+    json_put_text_if(out, "requestId", request_id);
     if (trace) {
-        put_name(out, "traceId");
+        json_name(out, "traceId");
         buf_put_char(out, '"');
         buf_put_hex(out, trace->b, sizeof(trace->b));
         buf_put_char(out, '"');
     }
     if (count > 0 || err->where[0]) {
-        put_name(out, "errors");
-        buf_put_char(out, '[');
+        json_name(out, "errors");
+        json_array_begin(out);
         if (count == 0) put_item(out, str_c(err->where), str_c(code), str_c(err->msg));
         for (size_t i = 0; i < count; i++)
             put_item(out, items[i].pointer, items[i].code, items[i].message);
-        buf_put_char(out, ']');
+        json_array_end(out);
     }
-    buf_put_char(out, '}');
+    json_object_end(out);
 }
 
 void api_problem(void *context, int http_status, const char *code, const char *detail,

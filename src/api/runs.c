@@ -45,21 +45,22 @@ static void put_started(struct call *c, bool existing) {
     struct engine_run_ref ref =
         engine_run_ref(c->api->options.engine, s->q.adapter, s->q.run_id, &c->arena);
     buf_clear(&c->out);
-    buf_put_char(&c->out, '{');
-    put_text(&c->out, "runId", s->q.run_id);
-    put_text(&c->out, "tenantId", s->q.tenant_id);
-    put_text(&c->out, "projectId", s->q.project_id);
-    put_text(&c->out, "environmentId", s->q.environment_id);
-    put_name(&c->out, "engineRunRef");
+    json_object_begin(&c->out);
+    json_put_text(&c->out, "runId", s->q.run_id);
+    json_put_text(&c->out, "tenantId", s->q.tenant_id);
+    json_put_text(&c->out, "projectId", s->q.project_id);
+    json_put_text(&c->out, "environmentId", s->q.environment_id);
+    json_name(&c->out, "engineRunRef");
     run_ref_json(&ref, &c->out);
-    put_bool(&c->out, "existing", existing);
+    json_put_bool(&c->out, "existing", existing);
 }
 
 static void answer_start(struct call *c) {
     struct start *s = c->own;
     put_started(c, s->existing);
-    if (s->ended) put_text(&c->out, "status", str_c(run_status_name((enum run_status)s->ended)));
-    buf_put_char(&c->out, '}');
+    if (s->ended)
+        json_put_text(&c->out, "status", str_c(run_status_name((enum run_status)s->ended)));
+    json_object_end(&c->out);
     if (s->wait_s > 0)
         call_header(c, "Preference-Applied", call_text(c, "wait=%lld", (long long)s->wait_s));
     call_header(c, "Location", call_path(c, "/v1/runs/", s->q.run_id));
@@ -231,7 +232,7 @@ static void after_status(struct call *c) {
 /* Nothing was committed, so its receipt was not either. */
 static status keep_receipt(struct call *c, struct ledger *ledger, struct error *err) {
     put_started(c, true);
-    buf_put_char(&c->out, '}');
+    json_object_end(&c->out);
     c->receipt.http_status = 200;
     c->receipt.body = arena_str(&c->arena, buf_str(&c->out));
     c->rider.audit = NULL;
@@ -274,7 +275,7 @@ static void start_now(struct call *c) {
     struct start *s = c->own;
     if (s->wait_s > 0 && !join_waiters(c)) s->wait_s = 0;
     put_started(c, false);
-    buf_put_char(&c->out, '}');
+    json_object_end(&c->out);
     c->receipt.location = call_path(c, "/v1/runs/", s->q.run_id);
     s->q.riders = call_riders(c, s->q.run_id, s->reason, 201, false);
     engine_start(c->api->options.engine, &s->q, s->run_id, on_started, c);
@@ -493,18 +494,17 @@ static status list_runs(struct call *c, struct ledger *reader, struct error *err
     status st = ledger_list_runs(reader, &q->filter, (size_t)q->limit, &c->arena, &runs, &count,
                                  &next, err);
     if (st != ST_OK) return st;
-    buf_put_c(&c->out, "{\"items\":[");
+    page_begin(&c->out);
     for (size_t i = 0; i < count; i++) {
         bool keep = true;
         if (q->substatus.ptr) st = keep_substatus(c, reader, &runs[i], q->substatus, &keep, err);
         if (st != ST_OK) return st;
         if (!keep) continue;
-        put_comma(&c->out);
-        buf_put_char(&c->out, '{');
+        json_object_begin(&c->out);
         put_run(&c->out, &runs[i]);
-        buf_put_char(&c->out, '}');
+        json_object_end(&c->out);
     }
-    put_next(&c->out, next > 0, 'r', next, 0);
+    page_end(&c->out, next > 0, 'r', next, 0);
     return ST_OK;
 }
 
@@ -522,13 +522,13 @@ static void get_runs(struct call *c) {
 
 static void put_run_now(struct call *c, const struct run_info *info,
                         const struct run_snapshot *snapshot, const struct engine_run_ref *ref) {
-    buf_put_char(&c->out, '{');
+    json_object_begin(&c->out);
     put_run(&c->out, info);
-    put_text_if(&c->out, "substatus", snapshot->substatus);
-    put_text_if(&c->out, "message", snapshot->message);
-    put_name(&c->out, "engineRunRef");
+    json_put_text_if(&c->out, "substatus", snapshot->substatus);
+    json_put_text_if(&c->out, "message", snapshot->message);
+    json_name(&c->out, "engineRunRef");
     run_ref_json(ref, &c->out);
-    buf_put_char(&c->out, '}');
+    json_object_end(&c->out);
 }
 
 static status load_run(struct call *c, struct ledger *reader, struct error *err) {
@@ -625,9 +625,9 @@ static status load_resolved(struct call *c, struct ledger *reader, struct error 
     if (st == ST_NOT_FOUND)
         return error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "", "no run is known by these ids");
     if (st != ST_OK) return st;
-    buf_put_char(&c->out, '{');
+    json_object_begin(&c->out);
     put_run(&c->out, &info);
-    buf_put_char(&c->out, '}');
+    json_object_end(&c->out);
     return ST_OK;
 }
 

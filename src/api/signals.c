@@ -64,11 +64,11 @@ static status find_run(struct call *c, struct ledger *reader, struct error *err)
 static void send_signal(struct call *c) {
     struct signal_call *s = c->own;
     if (!s->signal.signal_id.ptr) s->signal.signal_id = call_new_id(c);
-    buf_put_char(&c->out, '{');
-    put_text(&c->out, "runId", s->info.run_id);
-    put_text(&c->out, "signal", s->signal.name);
-    put_text(&c->out, "signalId", s->signal.signal_id);
-    buf_put_char(&c->out, '}');
+    json_object_begin(&c->out);
+    json_put_text(&c->out, "runId", s->info.run_id);
+    json_put_text(&c->out, "signal", s->signal.name);
+    json_put_text(&c->out, "signalId", s->signal.signal_id);
+    json_object_end(&c->out);
     const struct append_rider *riders =
         call_riders(c, s->info.run_id, s->signal.reason, 202, false);
     engine_signal(c->api->options.engine, s->info.run_id, &s->signal, call_actor(c), riders,
@@ -118,9 +118,9 @@ static void post_retry(struct call *c) {
 static void wake(struct call *c) {
     struct signal_call *s = c->own;
     engine_look(c->api->options.engine, s->info.run_id);
-    buf_put_char(&c->out, '{');
-    put_text(&c->out, "runId", s->info.run_id);
-    buf_put_char(&c->out, '}');
+    json_object_begin(&c->out);
+    json_put_text(&c->out, "runId", s->info.run_id);
+    json_object_end(&c->out);
     (void)call_riders(c, s->info.run_id, STR_NONE, 202, true);
     call_ride(c, answer_signal);
 }
@@ -143,11 +143,11 @@ static void post_wake(struct call *c) {
 
 static void put_checkpoint(struct call *c, uuid event_id, int64_t run_seq, int64_t persisted_us) {
     buf_clear(&c->out);
-    buf_put_char(&c->out, '{');
-    put_uuid(&c->out, "eventId", event_id);
-    put_int(&c->out, "runSeq", run_seq);
-    put_time(&c->out, "persistedAt", persisted_us);
-    buf_put_char(&c->out, '}');
+    json_object_begin(&c->out);
+    json_put_uuid(&c->out, "eventId", event_id);
+    json_put_int(&c->out, "runSeq", run_seq);
+    json_put_time(&c->out, "persistedAt", persisted_us);
+    json_object_end(&c->out);
 }
 
 static status make_checkpoint(struct call *c, struct ledger *ledger, struct error *err) {

@@ -35,7 +35,7 @@ static void put_output(struct call *c, str payload) {
     if (payload.ptr && json_parse(payload, limits, &c->arena, &root, &ignored) == ST_OK) {
         yyjson_val *output = json_member(root, "output");
         if (output) {
-            put_name(&c->out, "output");
+            json_name(&c->out, "output");
             (void)json_write(output, &c->out);
         }
     }
@@ -45,21 +45,20 @@ static void put_output(struct call *c, str payload) {
 static void put_step(struct call *c, const struct step_view *s, str payload, int64_t now_us) {
     struct buf *out = &c->out;
     int64_t end = s->state == STEP_RUNNING ? now_us : s->ended_us;
-    put_comma(out);
-    buf_put_char(out, '{');
-    put_text(out, "stepId", s->id);
-    put_text(out, "type", s->type);
-    put_text(out, "state", str_c(step_state_name(s->state)));
-    put_int(out, "logicalAttemptId", s->attempt);
-    put_time(out, "startedAt", s->started_us);
-    put_time(out, "endedAt", s->ended_us);
+    json_object_begin(out);
+    json_put_text(out, "stepId", s->id);
+    json_put_text(out, "type", s->type);
+    json_put_text(out, "state", str_c(step_state_name(s->state)));
+    json_put_int(out, "logicalAttemptId", s->attempt);
+    json_put_time(out, "startedAt", s->started_us);
+    json_put_time(out, "endedAt", s->ended_us);
     if (s->started_us > 0 && end > 0) /* (it may have begun since the request did) */
-        put_int(out, "durationMs", end > s->started_us ? (end - s->started_us) / 1000 : 0);
-    if (s->retried_us > 0) put_time(out, "retryAt", s->retry_us);
-    put_text(out, "code", s->code);
-    put_text(out, "message", s->message);
+        json_put_int(out, "durationMs", end > s->started_us ? (end - s->started_us) / 1000 : 0);
+    if (s->retried_us > 0) json_put_time(out, "retryAt", s->retry_us);
+    json_put_text(out, "code", s->code);
+    json_put_text(out, "message", s->message);
     put_output(c, payload);
-    buf_put_char(out, '}');
+    json_object_end(out);
 }
 
 static status load_steps(struct call *c, struct ledger *reader, struct error *err) {
@@ -76,12 +75,12 @@ static status load_steps(struct call *c, struct ledger *reader, struct error *er
         return error_at(err, ST_LIMIT, "ANSWER_TOO_LARGE", "", "the run has too many steps");
     if (q->outputs) st = ledger_walk_run(reader, &info, 0, keep_payload, &g, err);
     if (st != ST_OK) return st;
-    buf_put_c(&c->out, "{\"items\":[");
+    page_begin(&c->out);
     for (uint32_t i = 0; i < count; i++) {
         if (q->view.steps[i].state != STEP_MENTIONED)
             put_step(c, &q->view.steps[i], q->payloads[i], now);
     }
-    put_next_text(&c->out, STR_NONE);
+    page_end_text(&c->out, STR_NONE);
     return ST_OK;
 }
 

@@ -26,7 +26,7 @@ static void put_token(struct buf *out, const struct task_ref *ref) {
     struct buf plain;
     buf_init_fixed(&plain, text, sizeof(text));
     task_ref_write(&plain, ref);
-    put_name(out, "task");
+    json_name(out, "task");
     buf_put_char(out, '"');
     base64url_write(out, plain.ptr, plain.len);
     buf_put_char(out, '"');
@@ -74,28 +74,27 @@ static const struct field poll_fields[] = {
 static void put_traceparent(struct buf *out, const struct task *t) {
     char text[TRACE_PARENT_LEN];
     if (trace_parent(t->correlation, t->ref.run_id, t->ref.step_id, t->ref.attempt, text))
-        put_text(out, "traceparent", str_n(text, sizeof(text)));
+        json_put_text(out, "traceparent", str_n(text, sizeof(text)));
 }
 
 static void put_task(struct buf *out, const struct task *t) {
-    put_comma(out);
-    buf_put_char(out, '{');
+    json_object_begin(out);
     put_token(out, &t->ref);
-    put_text(out, "runId", t->ref.run_id);
-    put_text(out, "stepId", t->ref.step_id);
-    put_int(out, "attempt", t->ref.attempt);
-    put_int(out, "lease", t->ref.lease);
-    put_text(out, "tenantId", t->tenant_id);
-    put_text(out, "queue", t->queue);
-    put_name(out, "input");
+    json_put_text(out, "runId", t->ref.run_id);
+    json_put_text(out, "stepId", t->ref.step_id);
+    json_put_int(out, "attempt", t->ref.attempt);
+    json_put_int(out, "lease", t->ref.lease);
+    json_put_text(out, "tenantId", t->tenant_id);
+    json_put_text(out, "queue", t->queue);
+    json_name(out, "input");
     buf_put(out, t->input.ptr && t->input.len > 0 ? t->input : STR("null"));
-    put_time(out, "leaseUntil", t->lease_until_us);
+    json_put_time(out, "leaseUntil", t->lease_until_us);
     put_traceparent(out, t);
-    buf_put_char(out, '}');
+    json_object_end(out);
 }
 
 static void put_tasks(struct buf *out, const struct task *tasks, size_t count) {
-    buf_put_c(out, "{\"items\":[");
+    page_begin(out);
     for (size_t i = 0; i < count; i++)
         put_task(out, &tasks[i]);
     buf_put_c(out, "]}");
@@ -176,7 +175,7 @@ static bool poll_again(struct call *c) {
     struct error err = {0};
     size_t taken = 0;
     size_t at = c->out.len;
-    buf_put_c(&c->out, "{\"items\":[");
+    page_begin(&c->out);
     for (size_t i = 0; i < p->before_count; i++) {
         struct task_ref ref;
         if (!p->before[i].body.ptr || !task_ref_read(p->before[i].body, &ref)) continue;
@@ -293,9 +292,9 @@ static void post_heartbeat(struct call *c) {
         call_fail(c, &err);
         return;
     }
-    buf_put_char(&c->out, '{');
-    put_time(&c->out, "leaseUntil", until);
-    buf_put_char(&c->out, '}');
+    json_object_begin(&c->out);
+    json_put_time(&c->out, "leaseUntil", until);
+    json_object_end(&c->out);
     (void)call_receipt(c, 200, true);
     call_ride(c, answer_ok);
 }
@@ -366,13 +365,13 @@ static void results_given(struct call *c) {
     struct error err = {0};
     for (size_t i = 0; i < r->count; i++) {
         const struct error *why = r->items[i].err;
-        buf_put_char(&c->out, '{');
+        json_object_begin(&c->out);
         if (why) {
-            put_int(&c->out, "line", r->items[i].line);
-            put_name(&c->out, "error");
+            json_put_int(&c->out, "line", r->items[i].line);
+            json_name(&c->out, "error");
             put_error(&c->out, why);
         } else {
-            put_bool(&c->out, "ok", true);
+            json_put_bool(&c->out, "ok", true);
         }
         buf_put_c(&c->out, "}\n");
     }
