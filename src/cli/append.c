@@ -103,20 +103,20 @@ static void lot_answered(struct writer_call *call) {
 /* ---- results ---- */
 
 static void put_result(struct buf *out, const struct append_result *r) {
-    buf_put_char(out, '{');
-    put_member_uuid(out, "eventId", r->event_id);
-    put_member_int(out, "runSeq", r->run_seq);
-    put_member_time(out, "persistedAt", r->persisted_us);
-    put_member_bool(out, "duplicate", r->duplicate);
-    buf_put_char(out, '}');
+    json_object_begin(out);
+    json_put_uuid(out, "eventId", r->event_id);
+    json_put_int(out, "runSeq", r->run_seq);
+    json_put_time(out, "persistedAt", r->persisted_us);
+    json_put_bool(out, "duplicate", r->duplicate);
+    json_object_end(out);
 }
 
 static void put_refusal(struct buf *out, int64_t line, const struct error *why) {
-    buf_put_char(out, '{');
-    put_member_int(out, "line", line);
-    buf_put_c(out, ",\"error\":");
+    json_object_begin(out);
+    json_put_int(out, "line", line);
+    json_name(out, "error");
     cli_error_json(why, out);
-    buf_put_char(out, '}');
+    json_object_end(out);
 }
 
 /* The commit failed: nobody knows whether the event is there. */

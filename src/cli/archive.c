@@ -9,9 +9,9 @@ static void print_report(struct cli *cli, const struct archive_report *report) {
                    (long long)report->runs);
         return;
     }
-    buf_put_char(out, '{');
-    put_member_int(out, "runs", report->runs);
-    put_member_int(out, "events", report->events);
+    json_object_begin(out);
+    json_put_int(out, "runs", report->runs);
+    json_put_int(out, "events", report->events);
     buf_put_c(out, "}\n");
 }
 

@@ -46,11 +46,11 @@ const char *cli_error_code(const struct error *err) {
 }
 
 void cli_error_json(const struct error *err, struct buf *out) {
-    buf_put_char(out, '{');
-    put_member(out, "code", str_c(cli_error_code(err)));
-    put_member(out, "where", str_c(err->where));
-    put_member(out, "message", str_c(err->msg));
-    buf_put_char(out, '}');
+    json_object_begin(out);
+    json_put_text(out, "code", str_c(cli_error_code(err)));
+    put_shown(out, "where", str_c(err->where));
+    put_shown(out, "message", str_c(err->msg));
+    json_object_end(out);
 }
 
 status cli_usage(struct error *err, const char *fmt, ...) {
@@ -89,7 +89,8 @@ static void tell_json(const struct error *err) {
     char mem[SAY_BYTES_MAX];
     struct buf line;
     buf_init_fixed(&line, mem, sizeof(mem));
-    buf_put_c(&line, "{\"error\":");
+    json_object_begin(&line);
+    json_name(&line, "error");
     cli_error_json(err, &line);
     buf_put_c(&line, "}\n");
     write_error(buf_str(&line));
@@ -137,48 +138,13 @@ str time_text(char mem[TIME_TEXT_MAX], int64_t us, int digits) {
     return us > 0 ? str_n(mem, time_format_ns(us * 1000, digits, mem)) : STR("");
 }
 
-static void put_name(struct buf *out, const char *name) {
-    if (out->len > 0 && out->ptr[out->len - 1] != '{') buf_put_char(out, ',');
-    buf_put_char(out, '"');
-    buf_put_c(out, name);
-    buf_put_c(out, "\":");
-}
-
-void put_member(struct buf *out, const char *name, str value) {
+void put_shown(struct buf *out, const char *name, str value) {
+    char mem[SAY_BYTES_MAX];
+    struct buf shown;
     size_t bad = 0;
-    put_name(out, name);
-    if (!value.ptr) {
-        buf_put_c(out, "null");
-    } else if (str_utf8(value, &bad)) {
-        buf_put_json_str(out, value);
-    } else {
-        char mem[SAY_BYTES_MAX];
-        struct buf shown;
-        buf_init_fixed(&shown, mem, sizeof(mem));
-        text_show(value, 0, &shown);
-        buf_put_json_str(out, buf_str(&shown));
-    }
-}
-
-void put_member_int(struct buf *out, const char *name, int64_t value) {
-    put_name(out, name);
-    buf_put_int(out, value);
-}
-
-void put_member_bool(struct buf *out, const char *name, bool value) {
-    put_name(out, name);
-    buf_put_c(out, value ? "true" : "false");
-}
-
-void put_member_uuid(struct buf *out, const char *name, uuid value) {
-    char text[UUID_TEXT_LEN];
-    uuid_format(value, text);
-    put_member(out, name, str_n(text, sizeof(text)));
-}
-
-void put_member_time(struct buf *out, const char *name, int64_t us) {
-    char text[TIME_TEXT_MAX];
-    put_member(out, name, us > 0 ? str_n(text, time_format_us(us, text)) : STR_NONE);
+    buf_init_fixed(&shown, mem, sizeof(mem));
+    if (!str_utf8(value, &bad)) text_show(value, 0, &shown);
+    json_put_text(out, name, shown.len > 0 ? buf_str(&shown) : value);
 }
 
 /* ---- dispatch ---- */

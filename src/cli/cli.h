@@ -7,6 +7,7 @@
 
 #include "base/arena.h"
 #include "base/error.h"
+#include "base/json_out.h"
 #include "base/str.h"
 #include "base/time.h"
 #include "cli/options.h"
@@ -75,13 +76,8 @@ str cli_text(struct cli *cli, const char *fmt, ...) PRINTF_LIKE(2, 3); /* in cli
 enum { INT_TEXT_MAX = 24 };
 str int_text(char mem[INT_TEXT_MAX], int64_t n);
 str time_text(char mem[TIME_TEXT_MAX], int64_t us, int digits); /* RFC 3339; "" for 0 */
-/* ,"name":"value" or null; no comma after '{'. What is not UTF-8 is escaped: our JSON is always
- * valid. */
-void put_member(struct buf *out, const char *name, str value);
-void put_member_int(struct buf *out, const char *name, int64_t value);
-void put_member_bool(struct buf *out, const char *name, bool value);
-void put_member_uuid(struct buf *out, const char *name, uuid value);
-void put_member_time(struct buf *out, const char *name, int64_t us); /* null for 0 */
+/* A member whose text came from outside, like a path: what is not UTF-8 is escaped as in tables. */
+void put_shown(struct buf *out, const char *name, str value);
 
 /* ---- store.c ---- */
 

@@ -47,11 +47,11 @@ static void report(struct doctor *d, const char *check, enum verdict verdict, st
         return;
     }
     struct buf *out = list_json(&d->list);
-    buf_put_char(out, '{');
-    put_member(out, "check", str_c(check));
-    put_member(out, "result", str_c(names[verdict]));
-    put_member(out, "detail", detail);
-    buf_put_char(out, '}');
+    json_object_begin(out);
+    json_put_text(out, "check", str_c(check));
+    json_put_text(out, "result", str_c(names[verdict]));
+    put_shown(out, "detail", detail);
+    json_object_end(out);
     list_json_end(&d->list);
 }
 

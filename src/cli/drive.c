@@ -9,18 +9,18 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "base/time.h"
+#include "cli/parse.h"
+#include "cli/source.h"
 #include "server/keep.h"
 #include "server/outbox_env.h"
 #include "server/provider_env.h"
-#include "cli/parse.h"
-#include "cli/source.h"
 
 enum {
     LOCK_PROBE_MS = 50,
     FOLLOW_MS = 100, /* between two looks at a run */
     EFFECTS_SPARE_MS = 5000,
     PROVIDER_WAIT_MS = 15000, /* for a cluster to close what has ended */
-    FOLLOW_PAGE = 500, /* events of one look */
+    FOLLOW_PAGE = 500,        /* events of one look */
     DONE_CHECK_MS = 200,
     TROUBLE_TRIES_MAX = 5, /* about eight seconds */
     RULES_MAX = ARGS_REPEATS_MAX,
@@ -359,15 +359,6 @@ static bool asks_again(struct drive *d, status st, struct error *err) {
     return open_either(d, err) == ST_OK;
 }
 
-static void put_if(struct buf *b, const char *name, str value) {
-    if (value.ptr) put_member(b, name, value);
-}
-
-static void put_json_if(struct buf *b, const char *name, str json) {
-    if (json.ptr) buf_printf(b, ",\"%s\":", name);
-    buf_put(b, json);
-}
-
 static status ask(struct drive *d, const struct target *target, struct buf *body,
                   yyjson_val **answer, struct error *err) {
     struct remote_body json = {"application/json", body ? buf_str(body) : STR_NONE};
@@ -386,17 +377,20 @@ static status ask_start(struct drive *d, const struct start_request *q, char *ru
     yyjson_val *answer = NULL;
     str id = STR_NONE;
     buf_init(&b, REQUEST_BYTES_MAX);
-    buf_put_c(&b, "{\"context\":{");
-    if (args_has(&d->cli->args, OPT_TENANT)) put_member(&b, "tenantId", q->tenant_id);
-    put_member(&b, "projectId", q->project_id);
-    put_member(&b, "environmentId", q->environment_id);
-    put_if(&b, "runId", q->run_id);
-    put_member(&b, "targetAdapter", q->adapter);
-    buf_put_c(&b, "},\"planRef\":");
+    json_object_begin(&b);
+    json_name(&b, "context");
+    json_object_begin(&b);
+    if (args_has(&d->cli->args, OPT_TENANT)) json_put_text(&b, "tenantId", q->tenant_id);
+    json_put_text(&b, "projectId", q->project_id);
+    json_put_text(&b, "environmentId", q->environment_id);
+    json_put_text_if(&b, "runId", q->run_id);
+    json_put_text(&b, "targetAdapter", q->adapter);
+    json_object_end(&b);
+    json_name(&b, "planRef");
     plan_ref_json(&q->ref, &b);
-    put_json_if(&b, "parameters", q->parameters);
-    if (q->approval) put_member_bool(&b, "approval", true);
-    buf_put_char(&b, '}');
+    json_put_json_if(&b, "parameters", q->parameters);
+    if (q->approval) json_put_bool(&b, "approval", true);
+    json_object_end(&b);
     target_init(&t, "/v1/runs");
     status st = ask(d, &t, &b, &answer, err);
     if (st == ST_OK && (!json_str(json_member(answer, "runId"), &id) || id.len > ID_BYTES_MAX))
@@ -443,13 +437,13 @@ static status ask_signal(struct drive *d, str run_id, const struct signal *s, st
     struct target t;
     yyjson_val *answer = NULL;
     buf_init(&b, REQUEST_BYTES_MAX);
-    buf_put_char(&b, '{');
-    put_member(&b, "signal", s->name);
-    put_if(&b, "signalId", s->signal_id);
-    put_if(&b, "stepId", s->step_id);
-    put_if(&b, "reason", s->reason);
-    put_json_if(&b, "payload", s->payload);
-    buf_put_char(&b, '}');
+    json_object_begin(&b);
+    json_put_text(&b, "signal", s->name);
+    json_put_text_if(&b, "signalId", s->signal_id);
+    json_put_text_if(&b, "stepId", s->step_id);
+    json_put_text_if(&b, "reason", s->reason);
+    json_put_json_if(&b, "payload", s->payload);
+    json_object_end(&b);
     run_target(&t, run_id, "/signals");
     return ask(d, &t, &b, &answer, err);
 }

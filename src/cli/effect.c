@@ -239,7 +239,7 @@ status cmd_effect_request(struct cli *cli, struct error *err) {
     }
     effect_json(&info, out);
     out->len--; /* its brace */
-    put_member_bool(out, "existing", existing);
+    json_put_bool(out, "existing", existing);
     buf_put_c(out, "}\n");
     return ST_OK;
 }
@@ -277,9 +277,9 @@ static status requeue_all(struct cli *cli, struct source *source, struct error *
                 lot.more ? "; there are more" : "");
         return ST_OK;
     }
-    buf_put_char(out, '{');
-    put_member_int(out, "requeued", (int64_t)lot.done);
-    put_member_bool(out, "more", lot.more);
+    json_object_begin(out);
+    json_put_int(out, "requeued", (int64_t)lot.done);
+    json_put_bool(out, "more", lot.more);
     buf_put_c(out, "}\n");
     return ST_OK;
 }

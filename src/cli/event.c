@@ -33,9 +33,9 @@ static void print_key(struct cli *cli, const struct event *e) {
     hex_encode(key, sizeof(key), hex);
     buf_init_fixed(&text, mem, sizeof(mem));
     event_key_preimage(e, &text);
-    buf_put_char(out, '{');
-    put_member(out, "idempotencyKey", str_n(hex, sizeof(hex)));
-    put_member(out, "preimage", buf_str(&text));
+    json_object_begin(out);
+    json_put_text(out, "idempotencyKey", str_n(hex, sizeof(hex)));
+    json_put_text(out, "preimage", buf_str(&text));
     buf_put_c(out, "}\n");
 }
 

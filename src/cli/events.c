@@ -422,9 +422,11 @@ static void print_cause(struct list *list, const struct event_record *rec, int64
         return;
     }
     struct buf *out = list_json(list);
-    buf_printf(out, "{\"depth\":%lld,\"event\":", (long long)depth);
+    json_object_begin(out);
+    json_put_int(out, "depth", depth);
+    json_name(out, "event");
     event_feed_json(rec, out);
-    buf_put_char(out, '}');
+    json_object_end(out);
     list_json_end(list);
 }
 

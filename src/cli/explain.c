@@ -135,19 +135,19 @@ static int64_t took_us(const struct step_view *s, int64_t now_us) {
 }
 
 static void put_step_json(const struct step_view *s, int64_t now_us, struct buf *out) {
-    buf_put_char(out, '{');
-    put_member(out, "stepId", s->id);
-    put_member(out, "type", s->type);
-    put_member(out, "state", str_c(step_state_name(s->state)));
-    put_member_int(out, "logicalAttemptId", s->attempt);
-    put_member_time(out, "startedAt", s->started_us);
-    put_member_time(out, "endedAt", s->ended_us);
+    json_object_begin(out);
+    json_put_text(out, "stepId", s->id);
+    json_put_text(out, "type", s->type);
+    json_put_text(out, "state", str_c(step_state_name(s->state)));
+    json_put_int(out, "logicalAttemptId", s->attempt);
+    json_put_time(out, "startedAt", s->started_us);
+    json_put_time(out, "endedAt", s->ended_us);
     int64_t took = took_us(s, now_us);
-    if (took >= 0) put_member_int(out, "durationMs", took / 1000);
-    if (s->retried_us > 0) put_member_time(out, "retryAt", s->retry_us);
-    put_member(out, "code", s->code);
-    put_member(out, "message", s->message);
-    buf_put_char(out, '}');
+    if (took >= 0) json_put_int(out, "durationMs", took / 1000);
+    if (s->retried_us > 0) json_put_time(out, "retryAt", s->retry_us);
+    json_put_text(out, "code", s->code);
+    json_put_text(out, "message", s->message);
+    json_object_end(out);
 }
 
 static void print_step(struct list *list, const struct step_view *s, int64_t now_us) {
@@ -232,12 +232,12 @@ static void print_lines(struct logs *l, const struct step_view *s, int64_t attem
 static void print_log_json(struct logs *l, const struct step_view *s, int64_t attempt,
                            bool is_stderr, str text) {
     struct buf *out = list_json(&l->list);
-    buf_put_char(out, '{');
-    put_member(out, "stepId", s->id);
-    put_member_int(out, "logicalAttemptId", attempt);
-    put_member(out, "stream", is_stderr ? STR("stderr") : STR("stdout"));
-    put_member(out, "text", text);
-    buf_put_char(out, '}');
+    json_object_begin(out);
+    json_put_text(out, "stepId", s->id);
+    json_put_int(out, "logicalAttemptId", attempt);
+    json_put_text(out, "stream", is_stderr ? STR("stderr") : STR("stdout"));
+    json_put_text(out, "text", text);
+    json_object_end(out);
     list_json_end(&l->list);
 }
 

@@ -122,11 +122,11 @@ status cmd_version(struct cli *cli, struct error *err) {
                    LEDGER_SCHEMA_VERSION);
         return ST_OK;
     }
-    buf_put_char(out, '{');
-    put_member(out, "version", str_c(CAIRN_VERSION));
-    put_member(out, "contractVersion", str_c(RUN_EVENTS_CONTRACT_VERSION));
-    put_member(out, "engineContractVersion", str_c(ENGINE_CONTRACT_VERSION));
-    put_member_int(out, "schemaVersion", LEDGER_SCHEMA_VERSION);
+    json_object_begin(out);
+    json_put_text(out, "version", str_c(CAIRN_VERSION));
+    json_put_text(out, "contractVersion", str_c(RUN_EVENTS_CONTRACT_VERSION));
+    json_put_text(out, "engineContractVersion", str_c(ENGINE_CONTRACT_VERSION));
+    json_put_int(out, "schemaVersion", LEDGER_SCHEMA_VERSION);
     buf_put_c(out, "}\n");
     return ST_OK;
 }

@@ -41,9 +41,9 @@ static const struct column key_columns[] = {
 static void print_key(struct list *list, const struct api_key *k) {
     if (!list_is_table(list)) {
         struct buf *out = list_json(list);
-        buf_put_char(out, '{');
+        json_object_begin(out);
         api_key_json(k, out);
-        buf_put_char(out, '}');
+        json_object_end(out);
         list_json_end(list);
         return;
     }
@@ -63,7 +63,7 @@ static void print_key(struct list *list, const struct api_key *k) {
 
 static void print_one(struct cli *cli, const struct api_key *k) {
     if (cli->format != OUT_TABLE) {
-        buf_put_char(&cli->out.buf, '{');
+        json_object_begin(&cli->out.buf);
         api_key_json(k, &cli->out.buf);
         buf_put_c(&cli->out.buf, "}\n");
         return;
@@ -121,8 +121,8 @@ status cmd_key_create(struct cli *cli, struct error *err) {
                 STR_ARG(key.key_id), STR_ARG(key.tenant_id));
         return ST_OK;
     }
-    buf_put_char(out, '{');
-    put_member(out, "key", text);
+    json_object_begin(out);
+    json_put_text(out, "key", text);
     api_key_json(&key, out);
     buf_put_c(out, "}\n");
     return ST_OK;
@@ -188,29 +188,25 @@ static const struct column audit_columns[] = {
     {"AT", false, 0},      {"ACTOR", false, 32},  {"FROM", false, 24},  {"ACTION", false, 0},
     {"TARGET", false, 40}, {"OUTCOME", false, 0}, {"REASON", false, 40}};
 
-static void put_if(struct buf *out, const char *name, str value) {
-    if (value.ptr) put_member(out, name, value);
-}
-
 static void put_audit(struct buf *out, const struct audit_entry *e) {
-    buf_put_char(out, '{');
-    put_member_int(out, "auditNo", e->audit_no);
-    put_member_time(out, "at", e->at_us);
-    put_member(out, "tenantId", e->tenant_id);
-    put_member(out, "actor", e->actor);
-    put_member(out, "remote", e->remote);
-    put_member(out, "requestId", e->request_id);
-    put_member(out, "action", e->action);
-    put_member(out, "target", e->target);
-    put_member(out, "outcome", e->outcome);
-    put_if(out, "code", e->code);
-    put_if(out, "reason", e->reason);
-    put_if(out, "projectId", e->project_id);
-    put_if(out, "environmentId", e->environment_id);
-    put_if(out, "runId", e->run_id);
-    if (e->engine_attempt) put_member_int(out, "engineAttemptId", e->engine_attempt);
-    if (e->logical_attempt) put_member_int(out, "logicalAttemptId", e->logical_attempt);
-    buf_put_char(out, '}');
+    json_object_begin(out);
+    json_put_int(out, "auditNo", e->audit_no);
+    json_put_time(out, "at", e->at_us);
+    json_put_text(out, "tenantId", e->tenant_id);
+    json_put_text(out, "actor", e->actor);
+    json_put_text(out, "remote", e->remote);
+    json_put_text(out, "requestId", e->request_id);
+    json_put_text(out, "action", e->action);
+    json_put_text(out, "target", e->target);
+    json_put_text(out, "outcome", e->outcome);
+    json_put_text_if(out, "code", e->code);
+    json_put_text_if(out, "reason", e->reason);
+    json_put_text_if(out, "projectId", e->project_id);
+    json_put_text_if(out, "environmentId", e->environment_id);
+    json_put_text_if(out, "runId", e->run_id);
+    json_put_int_if(out, "engineAttemptId", e->engine_attempt);
+    json_put_int_if(out, "logicalAttemptId", e->logical_attempt);
+    json_object_end(out);
 }
 
 static void print_audit(struct list *list, const struct audit_entry *e) {

@@ -89,11 +89,11 @@ status cmd_ledger_checkpoint(struct cli *cli, struct error *err) {
         buf_printf(out, "checkpoint saved, as event %lld of the run\n", (long long)r.run_seq);
         return ST_OK;
     }
-    buf_put_char(out, '{');
-    put_member_uuid(out, "eventId", r.event_id);
-    put_member_int(out, "runSeq", r.run_seq);
-    put_member_time(out, "persistedAt", r.persisted_us);
-    put_member_bool(out, "duplicate", r.duplicate);
+    json_object_begin(out);
+    json_put_uuid(out, "eventId", r.event_id);
+    json_put_int(out, "runSeq", r.run_seq);
+    json_put_time(out, "persistedAt", r.persisted_us);
+    json_put_bool(out, "duplicate", r.duplicate);
     buf_put_c(out, "}\n");
     return ST_OK;
 }
@@ -109,16 +109,16 @@ static void print_report(struct cli *cli, const struct verify_report *r, bool st
                    state ? ", and every projection equals the replay of its events" : "");
         return;
     }
-    buf_put_char(out, '{');
-    put_member_bool(out, "damaged", r->damaged);
-    put_member_int(out, "events", r->events);
-    put_member_int(out, "runs", r->runs);
-    put_member_bool(out, "state", state);
+    json_object_begin(out);
+    json_put_bool(out, "damaged", r->damaged);
+    json_put_int(out, "events", r->events);
+    json_put_int(out, "runs", r->runs);
+    json_put_bool(out, "state", state);
     if (r->damaged) {
-        put_member(out, "tenantId", r->tenant_id);
-        if (r->seq > 0) put_member_int(out, "sequenceNumber", r->seq);
-        put_member(out, "runId", r->run_id);
-        put_member(out, "what", str_c(r->what));
+        json_put_text(out, "tenantId", r->tenant_id);
+        json_put_int_if(out, "sequenceNumber", r->seq);
+        json_put_text(out, "runId", r->run_id);
+        json_put_text(out, "what", str_c(r->what));
     }
     buf_put_c(out, "}\n");
 }
@@ -195,12 +195,12 @@ status cmd_ledger_stats(struct cli *cli, struct error *err) {
                    {"effectsWaiting", s.effects_waiting},
                    {"effectsDead", s.effects_dead},
                    {"bytes", s.bytes}};
-    if (cli->format != OUT_TABLE) buf_put_char(out, '{');
+    if (cli->format != OUT_TABLE) json_object_begin(out);
     for (size_t i = 0; i < COUNT_OF(members); i++) {
         if (cli->format == OUT_TABLE)
             buf_printf(out, "%-14s %12lld\n", members[i].name, (long long)members[i].value);
         else
-            put_member_int(out, members[i].name, members[i].value);
+            json_put_int(out, members[i].name, members[i].value);
     }
     if (cli->format != OUT_TABLE) buf_put_c(out, "}\n");
     return ST_OK;
@@ -225,9 +225,9 @@ status cmd_ledger_backup(struct cli *cli, struct error *err) {
         buf_put_char(&cli->out.buf, '\n');
         return ST_OK;
     }
-    buf_put_char(&cli->out.buf, '{');
-    put_member(&cli->out.buf, "file", path);
-    put_member_bool(&cli->out.buf, "verified", true);
+    json_object_begin(&cli->out.buf);
+    put_shown(&cli->out.buf, "file", path);
+    json_put_bool(&cli->out.buf, "verified", true);
     buf_put_c(&cli->out.buf, "}\n");
     return ST_OK;
 }
@@ -260,13 +260,13 @@ static void print_type(struct list *list, enum event_type type) {
         return;
     }
     struct buf *out = list_json(list);
-    buf_put_char(out, '{');
-    put_member(out, "eventType", info->name);
-    put_member(out, "canonType", buf_str(&snake));
-    put_member(out, "aggregateType", family);
-    put_member(out, "kind", kind);
-    put_member(out, "writtenBy", by);
-    buf_put_char(out, '}');
+    json_object_begin(out);
+    json_put_text(out, "eventType", info->name);
+    json_put_text(out, "canonType", buf_str(&snake));
+    json_put_text(out, "aggregateType", family);
+    json_put_text(out, "kind", kind);
+    json_put_text(out, "writtenBy", by);
+    json_object_end(out);
     list_json_end(list);
 }
 

@@ -79,24 +79,25 @@ static void show_report(struct cli *cli, const struct plan_file *file,
 static void put_report(struct cli *cli, const struct plan_file *file,
                        const struct validation_report *report, enum adapter_kind adapter) {
     struct buf *out = &cli->out.buf;
-    buf_put_char(out, '{');
-    put_member(out, "file", file->path);
-    put_member_bool(out, "valid", file->plan != NULL);
-    buf_put_c(out, ",\"problems\":[");
+    json_object_begin(out);
+    put_shown(out, "file", file->path);
+    json_put_bool(out, "valid", file->plan != NULL);
+    json_name(out, "problems");
+    json_array_begin(out);
     for (size_t i = 0; i < file->problems->count; i++) {
         const struct plan_problem *problem = &file->problems->items[i];
-        buf_put_c(out, i > 0 ? ",{" : "{");
-        put_member(out, "code", str_c(problem->code));
-        put_member(out, "pointer", problem->pointer);
-        put_member_int(out, "line", problem->line);
-        put_member_int(out, "column", problem->column);
-        put_member(out, "message", problem->message);
-        buf_put_char(out, '}');
+        json_object_begin(out);
+        json_put_text(out, "code", str_c(problem->code));
+        json_put_text(out, "pointer", problem->pointer);
+        json_put_int(out, "line", problem->line);
+        json_put_int(out, "column", problem->column);
+        json_put_text(out, "message", problem->message);
+        json_object_end(out);
     }
-    buf_put_char(out, ']');
-    put_member_bool(out, "more", file->problems->more);
-    put_member(out, "adapter", str_c(adapter_name(adapter)));
-    buf_put_c(out, ",\"report\":");
+    json_array_end(out);
+    json_put_bool(out, "more", file->problems->more);
+    json_put_text(out, "adapter", str_c(adapter_name(adapter)));
+    json_name(out, "report");
     if (file->plan != NULL)
         validation_report_json(report, out);
     else
@@ -158,17 +159,18 @@ static uint32_t *levels_of(struct cli *cli, const struct plan *plan) {
 static void put_graph_json(struct cli *cli, const struct plan *plan) {
     struct buf *out = &cli->out.buf;
     const uint32_t *level = levels_of(cli, plan);
-    buf_put_char(out, '{');
-    put_member(out, "planId", plan->plan_id);
-    buf_put_c(out, ",\"nodes\":[");
+    json_object_begin(out);
+    json_put_text(out, "planId", plan->plan_id);
+    json_name(out, "nodes");
+    json_array_begin(out);
     for (uint32_t i = 0; i < plan->step_count; i++) {
         const struct plan_step *step = &plan->steps[i];
         buf_put_c(out, i > 0 ? ",{" : "{");
-        put_member(out, "id", step->id);
-        put_member(out, "type", str_c(plan_type_name(step->type)));
-        put_member(out, "phase", str_c(plan_phase_name(step->phase)));
-        put_member_int(out, "level", level[i]);
-        buf_put_char(out, '}');
+        json_put_text(out, "id", step->id);
+        json_put_text(out, "type", str_c(plan_type_name(step->type)));
+        json_put_text(out, "phase", str_c(plan_phase_name(step->phase)));
+        json_put_int(out, "level", level[i]);
+        json_object_end(out);
         out_more(&cli->out);
     }
     buf_put_c(out, "],\"edges\":[");
@@ -176,10 +178,10 @@ static void put_graph_json(struct cli *cli, const struct plan *plan) {
     for (uint32_t i = 0; i < plan->step_count; i++) {
         for (uint32_t k = 0; k < plan->steps[i].dep_count; k++) {
             buf_put_c(out, comma);
-            buf_put_char(out, '{');
-            put_member(out, "from", plan->steps[plan->steps[i].deps[k]].id);
-            put_member(out, "to", plan->steps[i].id);
-            buf_put_char(out, '}');
+            json_object_begin(out);
+            json_put_text(out, "from", plan->steps[plan->steps[i].deps[k]].id);
+            json_put_text(out, "to", plan->steps[i].id);
+            json_object_end(out);
             comma = ",";
             out_more(&cli->out);
         }

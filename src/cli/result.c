@@ -66,18 +66,18 @@ static void put_outcome(struct result *r, uint32_t i, struct buf *out) {
         yyjson_val *output = json_member(root, "output");
         yyjson_val *reason = json_member(root, "reason");
         if (state == STEP_SUCCESS && output) {
-            buf_put_c(out, ",\"output\":");
+            json_name(out, "output");
             (void)json_write(output, out);
             yyjson_val *detail = json_member(root, "detail"); /* that it was cut, for one */
             if (detail) {
-                buf_put_c(out, ",\"detail\":");
+                json_name(out, "detail");
                 (void)json_write(detail, out);
             }
         } else if (state == STEP_SKIPPED && reason) {
-            buf_put_c(out, ",\"reason\":");
+            json_name(out, "reason");
             (void)json_write(reason, out);
         } else if (state == STEP_FAILED) {
-            buf_put_c(out, ",\"error\":");
+            json_name(out, "error");
             (void)json_write(root, out);
         }
     }
@@ -86,42 +86,44 @@ static void put_outcome(struct result *r, uint32_t i, struct buf *out) {
 
 static void put_steps(struct cli *cli, struct result *r) {
     struct buf *out = &cli->out.buf;
-    buf_put_c(out, ",\"steps\":[");
+    json_name(out, "steps");
+    json_array_begin(out);
     for (uint32_t i = 0; i < r->run.step_count; i++) {
         const struct step *s = &r->run.steps[i];
         buf_put_c(out, i > 0 ? ",{" : "{");
-        put_member(out, "stepId", s->id);
-        put_member(out, "state", str_c(step_state_name(s->state)));
-        put_member_int(out, "attempt", s->attempt);
+        json_put_text(out, "stepId", s->id);
+        json_put_text(out, "state", str_c(step_state_name(s->state)));
+        json_put_int(out, "attempt", s->attempt);
         put_outcome(r, i, out);
-        buf_put_char(out, '}');
+        json_object_end(out);
         out_more(&cli->out);
     }
-    buf_put_char(out, ']');
+    json_array_end(out);
 }
 
 static void put_json(struct cli *cli, struct result *r) {
     struct buf *out = &cli->out.buf;
     const struct run_head *h = &r->run.head;
-    buf_put_char(out, '{');
-    put_member(out, "runId", r->info.run_id);
-    put_member(out, "status", str_c(run_status_name(h->status)));
-    put_member(out, "planId", r->info.plan_id);
-    put_member(out, "planVersion", r->info.plan_version);
-    put_member(out, "tenantId", r->info.tenant_id);
-    put_member(out, "projectId", r->info.project_id);
-    put_member(out, "environmentId", r->info.environment_id);
-    put_member_time(out, "startedAt", h->started_seq > 0 ? r->info.started_us : 0);
-    put_member_time(out, "completedAt", h->ended_seq > 0 ? r->info.ended_us : 0);
+    json_object_begin(out);
+    json_put_text(out, "runId", r->info.run_id);
+    json_put_text(out, "status", str_c(run_status_name(h->status)));
+    json_put_text(out, "planId", r->info.plan_id);
+    json_put_text(out, "planVersion", r->info.plan_version);
+    json_put_text(out, "tenantId", r->info.tenant_id);
+    json_put_text(out, "projectId", r->info.project_id);
+    json_put_text(out, "environmentId", r->info.environment_id);
+    json_put_time(out, "startedAt", h->started_seq > 0 ? r->info.started_us : 0);
+    json_put_time(out, "completedAt", h->ended_seq > 0 ? r->info.ended_us : 0);
     if (h->status == RUN_FAILED && r->ending.ptr) {
-        buf_put_c(out, ",\"error\":");
+        json_name(out, "error");
         buf_put(out, r->ending);
     }
     put_steps(cli, r);
-    buf_put_c(out, ",\"engineRunRef\":{");
-    put_member(out, "provider", STR("local"));
-    put_member(out, "workflowId", r->info.run_id);
-    put_member(out, "runId", r->info.run_id);
+    json_name(out, "engineRunRef");
+    json_object_begin(out);
+    json_put_text(out, "provider", STR("local"));
+    json_put_text(out, "workflowId", r->info.run_id);
+    json_put_text(out, "runId", r->info.run_id);
     buf_put_c(out, "}}\n");
 }
 

@@ -13,32 +13,32 @@ static enum tone tone_of(enum run_status s) {
 /* ---- one run ---- */
 
 static void put_identity(const struct run_info *r, struct buf *out) {
-    put_member(out, "runId", r->run_id);
-    put_member(out, "tenantId", r->tenant_id);
-    put_member(out, "projectId", r->project_id);
-    put_member(out, "environmentId", r->environment_id);
-    put_member(out, "planId", r->plan_id);
-    put_member(out, "planVersion", r->plan_version);
-    put_member_uuid(out, "correlationId", r->correlation_id);
+    json_put_text(out, "runId", r->run_id);
+    json_put_text(out, "tenantId", r->tenant_id);
+    json_put_text(out, "projectId", r->project_id);
+    json_put_text(out, "environmentId", r->environment_id);
+    json_put_text(out, "planId", r->plan_id);
+    json_put_text(out, "planVersion", r->plan_version);
+    json_put_uuid(out, "correlationId", r->correlation_id);
 }
 
 static void put_run_json(const struct run_info *r, struct buf *out) {
     const struct run_head *h = &r->head;
-    buf_put_char(out, '{');
+    json_object_begin(out);
     put_identity(r, out);
-    put_member(out, "status", str_c(run_status_name(h->status)));
-    put_member(out, "mark", h->inconsistent ? STR("INCONSISTENT") : STR_NONE);
-    put_member_int(out, "runSeq", h->run_seq);
-    put_member_int(out, "totalSteps", h->total_steps);
-    put_member_int(out, "failedSteps", h->failed_steps);
-    put_member_int(out, "openSteps", h->open_steps);
-    put_member_int(out, "engineAttemptId", h->engine_attempt);
-    put_member_time(out, "openedAt", r->opened_us);
-    put_member_time(out, "startedAt", r->started_us);
-    put_member_time(out, "completedAt", r->ended_us);
-    put_member_time(out, "updatedAt", r->updated_us);
-    if (r->run_no > 0) put_member_int(out, "cursor", r->run_no); /* a server keeps its own */
-    buf_put_char(out, '}');
+    json_put_text(out, "status", str_c(run_status_name(h->status)));
+    json_put_text(out, "mark", h->inconsistent ? STR("INCONSISTENT") : STR_NONE);
+    json_put_int(out, "runSeq", h->run_seq);
+    json_put_int(out, "totalSteps", h->total_steps);
+    json_put_int(out, "failedSteps", h->failed_steps);
+    json_put_int(out, "openSteps", h->open_steps);
+    json_put_int(out, "engineAttemptId", h->engine_attempt);
+    json_put_time(out, "openedAt", r->opened_us);
+    json_put_time(out, "startedAt", r->started_us);
+    json_put_time(out, "completedAt", r->ended_us);
+    json_put_time(out, "updatedAt", r->updated_us);
+    json_put_int_if(out, "cursor", r->run_no); /* a server keeps its own */
+    json_object_end(out);
 }
 
 static const struct column run_columns[] = {
@@ -209,12 +209,12 @@ static void print_show(struct cli *cli, const struct run_info *r, const struct r
 }
 
 static void put_show_json(const struct run_info *r, const struct run *run, struct buf *out) {
-    buf_put_char(out, '{');
+    json_object_begin(out);
     put_identity(r, out);
-    put_member_time(out, "openedAt", r->opened_us);
-    put_member_time(out, "startedAt", run->head.started_seq > 0 ? r->started_us : 0);
-    put_member_time(out, "completedAt", run->head.ended_seq > 0 ? r->ended_us : 0);
-    buf_put_c(out, ",\"state\":");
+    json_put_time(out, "openedAt", r->opened_us);
+    json_put_time(out, "startedAt", run->head.started_seq > 0 ? r->started_us : 0);
+    json_put_time(out, "completedAt", run->head.ended_seq > 0 ? r->ended_us : 0);
+    json_name(out, "state");
     run_state_json(run, out);
     buf_put_c(out, "}\n");
 }

@@ -160,14 +160,14 @@ static void print_summary(struct selftest *t) {
                    hash, t->failed == 0 ? "ok" : "FAILED");
         return;
     }
-    buf_put_char(out, '{');
-    put_member_int(out, "seed", (int64_t)t->first);
-    put_member_int(out, "worlds", t->done);
-    put_member_int(out, "runs", t->runs);
-    put_member_int(out, "events", t->events);
-    put_member_int(out, "faults", t->faults);
-    put_member(out, "traceSha256", str_n(hash, sizeof(hash)));
-    put_member_int(out, "failed", t->failed);
+    json_object_begin(out);
+    json_put_int(out, "seed", (int64_t)t->first);
+    json_put_int(out, "worlds", t->done);
+    json_put_int(out, "runs", t->runs);
+    json_put_int(out, "events", t->events);
+    json_put_int(out, "faults", t->faults);
+    json_put_text(out, "traceSha256", str_n(hash, sizeof(hash)));
+    json_put_int(out, "failed", t->failed);
     buf_put_c(out, "}\n");
 }
 

@@ -49,10 +49,10 @@ static void tell_sent(struct cli *cli, const struct order *o) {
         return;
     }
     struct buf *out = &cli->out.buf;
-    buf_put_char(out, '{');
-    put_member(out, "runId", o->run_id);
-    put_member(out, "signal", o->signal.name);
-    put_member(out, "signalId", o->signal.signal_id);
+    json_object_begin(out);
+    json_put_text(out, "runId", o->run_id);
+    json_put_text(out, "signal", o->signal.name);
+    json_put_text(out, "signalId", o->signal.signal_id);
     buf_put_c(out, "}\n");
 }
 

@@ -261,9 +261,9 @@ static status backup(struct source *s, str file, struct error *err) {
     yyjson_val *answer = NULL;
     size_t bad = 0;
     buf_init_fixed(&body, mem, sizeof(mem));
-    buf_put_char(&body, '{');
-    if (str_utf8(file, &bad)) put_member(&body, "file", file);
-    buf_put_char(&body, '}');
+    json_object_begin(&body);
+    if (str_utf8(file, &bad)) json_put_text(&body, "file", file);
+    json_object_end(&body);
     if (body.full || body.len == 2)
         return cli_usage(err, "FILE is a plain name on the server: letters, digits, . - and _");
     target_init(&t, "/v1/admin/backup");
@@ -281,11 +281,11 @@ static status archive(struct source *s, const struct archive_request *request,
     UNUSED(progress); /* a server tells the end only */
     UNUSED(context);
     buf_init(&body, BODY_BYTES_MAX);
-    buf_put_char(&body, '{');
-    if (request->run_id.ptr) put_member(&body, "runId", request->run_id);
-    if (request->until_us > 0) put_member_time(&body, "before", request->until_us);
-    if (request->runs_max > 0) put_member_int(&body, "limit", request->runs_max);
-    buf_put_char(&body, '}');
+    json_object_begin(&body);
+    json_put_text_if(&body, "runId", request->run_id);
+    json_put_time_if(&body, "before", request->until_us);
+    json_put_int_if(&body, "limit", request->runs_max);
+    json_object_end(&body);
     target_init(&t, "/v1/admin/archive");
     status st =
         remote_send(of(s), "POST", &t, &(struct remote_body){"application/json", buf_str(&body)},
@@ -324,13 +324,13 @@ static status key_create(struct source *s, struct api_key *key, struct arena *ar
         if (st != ST_OK) return st;
     }
     buf_init(&body, BODY_BYTES_MAX);
-    buf_put_char(&body, '{');
-    put_member(&body, "name", key->name);
-    put_member(&body, "tenantId", key->tenant_id);
-    if (key->expires_us > 0) put_member_time(&body, "expiresAt", key->expires_us);
-    buf_put_c(&body, ",\"roles\":");
+    json_object_begin(&body);
+    json_put_text(&body, "name", key->name);
+    json_put_text(&body, "tenantId", key->tenant_id);
+    json_put_time_if(&body, "expiresAt", key->expires_us);
+    json_name(&body, "roles");
     roles_json(key->roles, &body);
-    buf_put_char(&body, '}');
+    json_object_end(&body);
     target_init(&t, "/v1/keys");
     status st =
         remote_send(of(s), "POST", &t, &(struct remote_body){"application/json", buf_str(&body)},
@@ -448,7 +448,7 @@ static status effect_find(struct source *s, uuid id, struct arena *arena, struct
 static status send_body(struct source *s, const struct target *t, struct buf *body,
                         struct arena *arena, yyjson_val **answer, struct error *err) {
     struct remote_body sent = {"application/json", STR_NONE};
-    buf_put_char(body, '}');
+    json_object_end(body);
     sent.bytes = buf_str(body);
     status st = body->full ? error_at(err, ST_LIMIT, "BODY_TOO_LARGE", "", "that is too much")
                            : remote_send(of(s), "POST", t, &sent, arena, answer, err);
@@ -465,11 +465,10 @@ static status effect_request(struct source *s, const struct effect_request *requ
     yyjson_val *answer = NULL;
     run_target(&t, request->run_id, "/effects");
     buf_init(&body, EVENT_BYTES_MAX + (size_t)BODY_BYTES_MAX);
-    buf_put_char(&body, '{');
-    put_member(&body, "effectType", request->type);
-    if (request->step_id.ptr) put_member(&body, "stepId", request->step_id);
-    buf_put_c(&body, ",\"payload\":");
-    buf_put(&body, request->payload);
+    json_object_begin(&body);
+    json_put_text(&body, "effectType", request->type);
+    json_put_text_if(&body, "stepId", request->step_id);
+    json_put_json(&body, "payload", request->payload);
     status st = send_body(s, &t, &body, arena, &answer, err);
     if (st != ST_OK) return st;
     parse_effect(answer, arena, out);
@@ -485,8 +484,8 @@ static status effect_requeue(struct source *s, uuid id, str actor, str reason, s
     UNUSED(actor);
     effect_target(&t, id, "/requeue");
     buf_init(&body, BODY_BYTES_MAX);
-    buf_put_char(&body, '{');
-    if (reason.ptr) put_member(&body, "reason", reason);
+    json_object_begin(&body);
+    json_put_text_if(&body, "reason", reason);
     status st = send_body(s, &t, &body, arena, &answer, err);
     if (st == ST_OK) parse_effect(answer, arena, out);
     return st;
@@ -499,12 +498,12 @@ static status effect_requeue_all(struct source *s, struct requeue_lot *lot, stru
     int64_t done = 0;
     target_init(&t, "/v1/effects/requeue");
     buf_init(&body, BODY_BYTES_MAX);
-    buf_put_char(&body, '{');
-    put_member_int(&body, "limit", (int64_t)lot->limit);
-    if (lot->filter.tenant_id.ptr) put_member(&body, "tenantId", lot->filter.tenant_id);
-    if (lot->filter.run_id.ptr) put_member(&body, "runId", lot->filter.run_id);
-    if (lot->filter.type.ptr) put_member(&body, "effectType", lot->filter.type);
-    if (lot->reason.ptr) put_member(&body, "reason", lot->reason);
+    json_object_begin(&body);
+    json_put_int(&body, "limit", (int64_t)lot->limit);
+    json_put_text_if(&body, "tenantId", lot->filter.tenant_id);
+    json_put_text_if(&body, "runId", lot->filter.run_id);
+    json_put_text_if(&body, "effectType", lot->filter.type);
+    json_put_text_if(&body, "reason", lot->reason);
     status st = send_body(s, &t, &body, &s->cli->arena, &answer, err);
     if (st != ST_OK) return st;
     (void)json_int(json_member(answer, "requeued"), &done);

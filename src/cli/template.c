@@ -62,8 +62,8 @@ static void print(struct cli *cli, str text) {
         buf_put(out, text);
         return;
     }
-    buf_put_char(out, '{');
-    put_member(out, "text", text);
+    json_object_begin(out);
+    put_shown(out, "text", text);
     buf_put_c(out, "}\n");
 }
 
