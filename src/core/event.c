@@ -1,6 +1,7 @@
 #include "core/event.h"
 
 #include "base/json.h"
+#include "base/json_out.h"
 #include "base/limits.h"
 #include "base/time.h"
 
@@ -385,89 +386,60 @@ void event_key_derive(const struct event *e, uint8_t out[SHA256_LEN]) {
 
 /* ---- JSON ---- */
 
-static void put_str(struct buf *out, const char *name, str value) {
-    buf_put_char(out, ',');
-    buf_put_char(out, '"');
-    buf_put_c(out, name);
-    buf_put_c(out, "\":");
-    buf_put_json_str(out, value);
-}
-
-static void put_uuid(struct buf *out, const char *name, uuid value) {
-    char text[UUID_TEXT_LEN];
-    uuid_format(value, text);
-    put_str(out, name, str_n(text, sizeof(text)));
-}
-
-static void put_int(struct buf *out, const char *name, int64_t value) {
-    buf_put_c(out, ",\"");
-    buf_put_c(out, name);
-    buf_put_c(out, "\":");
-    buf_put_int(out, value);
-}
-
 static void put_write_members(const struct event *e, struct buf *out) {
     char text[SHA256_HEX_LEN];
-    uuid_format(e->event_id, text);
-    buf_put_c(out, "\"eventId\":\"");
-    buf_put(out, str_n(text, UUID_TEXT_LEN));
-    buf_put_char(out, '"');
-    put_str(out, "eventType", e->type_name);
+    json_put_uuid(out, "eventId", e->event_id);
+    json_put_text(out, "eventType", e->type_name);
     size_t n = time_format_ns(e->emitted_ns, e->emitted_digits, text);
-    put_str(out, "emittedAt", str_n(text, n));
-    put_str(out, "runId", e->run_id);
-    put_str(out, "tenantId", e->tenant_id);
-    put_str(out, "projectId", e->project_id);
-    put_str(out, "environmentId", e->environment_id);
-    put_str(out, "planId", e->plan_id);
-    put_str(out, "planVersion", e->plan_version);
-    put_int(out, "engineAttemptId", e->engine_attempt);
-    put_int(out, "logicalAttemptId", e->logical_attempt);
+    json_put_text(out, "emittedAt", str_n(text, n));
+    json_put_text(out, "runId", e->run_id);
+    json_put_text(out, "tenantId", e->tenant_id);
+    json_put_text(out, "projectId", e->project_id);
+    json_put_text(out, "environmentId", e->environment_id);
+    json_put_text(out, "planId", e->plan_id);
+    json_put_text(out, "planVersion", e->plan_version);
+    json_put_int(out, "engineAttemptId", e->engine_attempt);
+    json_put_int(out, "logicalAttemptId", e->logical_attempt);
     hex_encode(e->key, SHA256_LEN, text);
-    put_str(out, "idempotencyKey", str_n(text, SHA256_HEX_LEN));
+    json_put_text(out, "idempotencyKey", str_n(text, SHA256_HEX_LEN));
     enum event_family family = event_family_of(e);
     if (e->subject.ptr && (family == FAMILY_STEP || family == FAMILY_TOOL))
-        put_str(out, "stepId", e->subject);
-    if (e->payload.ptr) {
-        buf_put_c(out, ",\"payload\":");
-        buf_put(out, e->payload);
-    }
+        json_put_text(out, "stepId", e->subject);
+    json_put_json_if(out, "payload", e->payload);
 }
 
 static void put_record_members(const struct event_record *rec, struct buf *out) {
     put_write_members(&rec->event, out);
-    if (rec->run_seq > 0) put_int(out, "runSeq", rec->run_seq);
-    char text[TIME_TEXT_MAX];
-    size_t n = time_format_us(rec->persisted_us, text);
-    put_str(out, "persistedAt", str_n(text, n));
+    if (rec->run_seq > 0) json_put_int(out, "runSeq", rec->run_seq);
+    json_put_time(out, "persistedAt", rec->persisted_us);
 }
 
 void event_write_json(const struct event *event, struct buf *out) {
-    buf_put_char(out, '{');
+    json_object_begin(out);
     put_write_members(event, out);
-    buf_put_char(out, '}');
+    json_object_end(out);
 }
 
 void event_record_json(const struct event_record *rec, struct buf *out) {
-    buf_put_char(out, '{');
+    json_object_begin(out);
     put_record_members(rec, out);
-    buf_put_char(out, '}');
+    json_object_end(out);
 }
 
 void event_feed_json(const struct event_record *rec, struct buf *out) {
     const struct event *e = &rec->event;
     enum event_family family = event_family_of(e);
-    buf_put_char(out, '{');
+    json_object_begin(out);
     put_record_members(rec, out);
-    put_int(out, "sequenceNumber", rec->seq);
+    json_put_int(out, "sequenceNumber", rec->seq);
     /* CANON has no TOOL aggregate: a tool call belongs to its step. */
-    put_str(out, "aggregateType",
-            str_c(event_family_name(family == FAMILY_TOOL ? FAMILY_STEP : family)));
-    put_str(out, "aggregateId", e->subject.ptr ? e->subject : e->run_id);
-    put_uuid(out, "correlationId", rec->correlation_id);
-    if (rec->cause_seq > 0) put_uuid(out, "causationId", rec->cause_id);
-    if (rec->actor.ptr) put_str(out, "actor", rec->actor);
-    buf_put_char(out, '}');
+    json_put_text(out, "aggregateType",
+                  str_c(event_family_name(family == FAMILY_TOOL ? FAMILY_STEP : family)));
+    json_put_text(out, "aggregateId", e->subject.ptr ? e->subject : e->run_id);
+    json_put_uuid(out, "correlationId", rec->correlation_id);
+    if (rec->cause_seq > 0) json_put_uuid(out, "causationId", rec->cause_id);
+    json_put_text_if(out, "actor", rec->actor);
+    json_object_end(out);
 }
 
 /* ---- UUIDs for text ids ---- */

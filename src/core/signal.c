@@ -1,6 +1,8 @@
+/* core/signal.c: signals by name, as they come in and as they are stored. */
 #include "core/signal.h"
 
 #include "base/json.h"
+#include "base/json_out.h"
 #include "base/limits.h"
 #include "core/event.h"
 
@@ -86,24 +88,13 @@ uuid signal_uuid(str run_id, str signal_id) {
     return event_uuid_of(uuid_v5(space, run_id), signal_id);
 }
 
-static void put(struct buf *out, const char *name, str value) {
-    if (!value.ptr) return;
-    buf_printf(out, ",\"%s\":", name);
-    buf_put_json_str(out, value);
-}
-
 void signal_json(const struct signal *s, uuid id, struct buf *out) {
-    char text[UUID_TEXT_LEN];
-    uuid_format(id, text);
-    buf_put_c(out, "{\"signal_id\":");
-    buf_put_json_str(out, str_n(text, sizeof(text)));
-    put(out, "signal", s->name);
-    put(out, "caller_signal_id", s->signal_id);
-    put(out, "step_id", s->step_id);
-    put(out, "reason", s->reason);
-    if (s->payload.ptr) {
-        buf_put_c(out, ",\"payload\":");
-        buf_put(out, s->payload);
-    }
-    buf_put_char(out, '}');
+    json_object_begin(out);
+    json_put_uuid(out, "signal_id", id);
+    json_put_text_if(out, "signal", s->name);
+    json_put_text_if(out, "caller_signal_id", s->signal_id);
+    json_put_text_if(out, "step_id", s->step_id);
+    json_put_text_if(out, "reason", s->reason);
+    json_put_json_if(out, "payload", s->payload);
+    json_object_end(out);
 }

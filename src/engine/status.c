@@ -3,6 +3,7 @@
 #include <stdarg.h>
 
 #include "base/json.h"
+#include "base/json_out.h"
 #include "base/limits.h"
 #include "base/time.h"
 
@@ -387,26 +388,19 @@ status run_ref_find(struct ledger *reader, const struct run_info *info, struct a
     return st == ST_LIMIT ? ST_OK : st;
 }
 
-static void put_text(struct buf *out, const char *name, str value) {
-    if (!value.ptr) return;
-    buf_printf(out, "%s\"%s\":", out->ptr[out->len - 1] == '{' ? "" : ",", name);
-    buf_put_json_str(out, value);
-}
-
-static void put_time(struct buf *out, const char *name, int64_t us) {
-    char text[TIME_TEXT_MAX];
-    if (us > 0) put_text(out, name, str_n(text, time_format_us(us, text)));
+static void put_snapshot(const struct run_snapshot *s, struct buf *out) {
+    json_put_text_if(out, "runId", s->run_id);
+    json_put_text_if(out, "status", str_c(run_status_name(s->status)));
+    json_put_text_if(out, "substatus", s->substatus);
+    json_put_text_if(out, "message", s->message);
+    json_put_time_if(out, "startedAt", s->started_us);
+    json_put_time_if(out, "completedAt", s->completed_us);
 }
 
 void snapshot_json(const struct run_snapshot *s, struct buf *out) {
-    buf_put_char(out, '{');
-    put_text(out, "runId", s->run_id);
-    put_text(out, "status", str_c(run_status_name(s->status)));
-    put_text(out, "substatus", s->substatus);
-    put_text(out, "message", s->message);
-    put_time(out, "startedAt", s->started_us);
-    put_time(out, "completedAt", s->completed_us);
-    buf_put_char(out, '}');
+    json_object_begin(out);
+    put_snapshot(s, out);
+    json_object_end(out);
 }
 
 /* ---- the explanation ---- */
@@ -563,33 +557,29 @@ status explain_run(struct ledger *reader, str run_id, int64_t now_us, struct are
 }
 
 static void put_wait(const struct wait *w, struct buf *out) {
-    buf_put_char(out, '{');
-    put_text(out, "kind", str_c(wait_kind_name(w->kind)));
-    put_text(out, "stepId", w->step);
-    put_text(out, "on", w->on);
-    put_time(out, "since", w->since_us);
-    put_time(out, "until", w->until_us);
-    put_text(out, "detail", w->detail);
-    buf_put_char(out, '}');
+    json_object_begin(out);
+    json_put_text_if(out, "kind", str_c(wait_kind_name(w->kind)));
+    json_put_text_if(out, "stepId", w->step);
+    json_put_text_if(out, "on", w->on);
+    json_put_time_if(out, "since", w->since_us);
+    json_put_time_if(out, "until", w->until_us);
+    json_put_text_if(out, "detail", w->detail);
+    json_object_end(out);
 }
 
 void explanation_json(const struct explanation *x, struct buf *out) {
-    snapshot_json(&x->snapshot, out);
-    if (out->full) return;
-    out->len--; /* goes on inside the same object */
-    buf_put_c(out, ",\"waits\":[");
-    for (size_t i = 0; i < x->count; i++) {
-        if (i > 0) buf_put_char(out, ',');
+    json_object_begin(out);
+    put_snapshot(&x->snapshot, out);
+    json_name(out, "waits");
+    json_array_begin(out);
+    for (size_t i = 0; i < x->count; i++)
         put_wait(&x->waits[i], out);
-    }
-    buf_put_char(out, ']');
-    if (x->node.ptr) {
-        put_text(out, "node", x->node);
-        buf_printf(out, ",\"nodeAlive\":%s", x->alive ? "true" : "false");
-    }
+    json_array_end(out);
+    json_put_text_if(out, "node", x->node);
+    if (x->node.ptr) json_put_bool(out, "nodeAlive", x->alive);
     if (x->wakes && x->wake_us == 0)
-        put_text(out, "nextWake", STR("now"));
+        json_put_text(out, "nextWake", STR("now"));
     else
-        put_time(out, "nextWake", x->wake_us);
-    buf_put_char(out, '}');
+        json_put_time_if(out, "nextWake", x->wake_us);
+    json_object_end(out);
 }

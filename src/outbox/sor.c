@@ -2,8 +2,8 @@
  * for those: what it refuses is a failure like any other. The write says where it comes from, with
  * the hash of the change, and that it is no inference. */
 #include "base/hash.h"
+#include "base/json_out.h"
 #include "base/limits.h"
-#include "base/time.h"
 #include "outbox/impl.h"
 
 static bool hash_change(struct parcel *p, yyjson_val *change, char hex[SHA256_HEX_LEN]) {
@@ -29,34 +29,26 @@ static bool take_name(struct parcel *p, const char *name, str *out) {
     return out->len > 0 || parcel_fail(p, "PAYLOAD_INVALID", "payload: \"%s\" is empty", name);
 }
 
-static void put_member(struct buf *b, const char *name, str value) {
-    buf_printf(b, "\"%s\":", name);
-    buf_put_json_str(b, value);
-    buf_put_char(b, ',');
-}
-
 static void put_source(struct buf *b, str key) {
     struct buf source;
     buf_init(&source, key.len + 16);
     buf_put_c(&source, "orchestrator:");
     buf_put(&source, key);
-    put_member(b, "source_id", buf_str(&source));
+    json_put_text(b, "source_id", buf_str(&source));
     b->full = b->full || source.full;
     buf_release(&source);
 }
 
 static bool put_write(struct parcel *p, struct buf *b, str entity_id, yyjson_val *change) {
     char hash[SHA256_HEX_LEN];
-    char time[TIME_TEXT_MAX];
     if (!hash_change(p, change, hash)) return false;
-    put_member(b, "entity_id", entity_id);
-    buf_put_c(b, "\"change\":");
+    json_put_text(b, "entity_id", entity_id);
+    json_name(b, "change");
     (void)json_write(change, b);
-    buf_put_char(b, ',');
     put_source(b, p->delivery->key);
-    put_member(b, "source_hash", str_n(hash, sizeof hash));
-    put_member(b, "timestamp", str_n(time, time_format_us(p->delivery->now_us, time)));
-    buf_put_c(b, "\"inference\":false");
+    json_put_text(b, "source_hash", str_n(hash, sizeof hash));
+    json_put_time(b, "timestamp", p->delivery->now_us);
+    json_put_bool(b, "inference", false);
     return true;
 }
 
@@ -68,14 +60,16 @@ static bool body_make(struct parcel *p, struct buf *b) {
     if (!take_name(p, "entity_type", &entity_type) || !take_name(p, "entity_id", &entity_id) ||
         !take_object(p, "change", &change) || !take_object(p, "evidence_pack", &evidence))
         return false;
-    buf_put_char(b, '{');
-    put_member(b, "tenant_id", p->delivery->tenant_id);
-    put_member(b, "entity_type", entity_type);
-    buf_put_c(b, "\"write\":{");
+    json_object_begin(b);
+    json_put_text(b, "tenant_id", p->delivery->tenant_id);
+    json_put_text(b, "entity_type", entity_type);
+    json_name(b, "write");
+    json_object_begin(b);
     if (!put_write(p, b, entity_id, change)) return false;
-    buf_put_c(b, "},\"evidence_pack\":");
+    json_object_end(b);
+    json_name(b, "evidence_pack");
     (void)json_write(evidence, b);
-    buf_put_char(b, '}');
+    json_object_end(b);
     return !b->full || parcel_no_memory(p);
 }
 
