@@ -391,8 +391,14 @@ void bench_recover(const struct bench_options *o) {
     rig_open(&r, o, "recover", 0);
     double opened = now_seconds() - start;
     struct engine_poll *poll = NULL;
-    check(engine_poll(host_engine(r.host), STR("bench"), STR("q"), STR("w"), 1, 60000,
-                      clock_wall_us() + 60000000, NULL, got_task, &first, &poll, &err),
+    check(engine_poll(host_engine(r.host),
+                      &(struct poll_request){.tenant_id = STR("bench"),
+                                             .queue = STR("q"),
+                                             .worker = STR("w"),
+                                             .max = 1,
+                                             .lease_ms = 60000,
+                                             .deadline_us = clock_wall_us() + 60000000},
+                      got_task, &first, &poll, &err),
           "poll", &err);
     while (r.recovered < runs && now_seconds() - start < 300)
         uv_run(&r.loop, UV_RUN_ONCE);

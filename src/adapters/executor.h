@@ -11,6 +11,7 @@
 #include "base/str.h"
 #include "base/uuid.h"
 #include "core/capability.h"
+#include "core/outcome.h"
 
 struct executor;
 
@@ -24,16 +25,19 @@ struct attempt {
     int64_t number;     /* logicalAttemptId */
     str body;           /* the step's own fields as a JSON object, Liquid rendered */
     int64_t timeout_ms; /* what is left of it; 0: none */
-    /* The answer. ok: `output` is one JSON value (STR_NONE: none). Else a failure: a stable code
-     * (EXIT_CODE, SIGNALLED, TIMEOUT, CANCELLED, SPAWN_FAILED, OUTPUT_NOT_JSON, OUTPUT_TOO_LARGE,
-     * HTTP_STATUS, HTTP_FAILED, URL_NOT_ALLOWED, SECRET_NOT_FOUND ...), a message, and `detail`, a
-     * JSON object with what the type adds (exitCode, signal, status ...) or STR_NONE. All borrowed
-     * until `done` returns. */
-    void (*done)(struct attempt *attempt, bool ok, str output, const char *code, str message,
-                 str detail);
+    /* The answer, borrowed until `done` returns. Codes of failures: EXIT_CODE, SIGNALLED, TIMEOUT,
+     * CANCELLED, SPAWN_FAILED, OUTPUT_NOT_JSON, OUTPUT_TOO_LARGE, HTTP_STATUS, HTTP_FAILED,
+     * URL_NOT_ALLOWED, SECRET_NOT_FOUND ... */
+    void (*done)(struct attempt *attempt, const struct outcome *outcome);
     void *context;      /* the engine's */
     void *executor_data; /* the executor's, while the attempt is under way */
 };
+
+/* Answers an attempt that failed; the code is a string constant. */
+static inline void attempt_fail(struct attempt *attempt, const char *code, str message) {
+    struct outcome outcome = outcome_failed(code, message);
+    attempt->done(attempt, &outcome);
+}
 
 /* Begins an attempt; `done` may be called before this returns. */
 void executor_start(struct executor *ex, struct attempt *attempt);

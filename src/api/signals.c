@@ -71,8 +71,9 @@ static void send_signal(struct call *c) {
     json_object_end(&c->out);
     const struct append_rider *riders =
         call_riders(c, s->info.run_id, s->signal.reason, 202, false);
-    engine_signal(c->api->options.engine, s->info.run_id, &s->signal, call_actor(c), riders,
-                  on_signalled, c);
+    struct engine_caller caller = {
+        .actor = call_actor(c), .riders = riders, .done = on_signalled, .context = c};
+    engine_signal(c->api->options.engine, s->info.run_id, &s->signal, &caller);
 }
 
 static void signal_with(struct call *c, const char *name, const struct field *fields,

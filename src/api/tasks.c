@@ -204,9 +204,14 @@ static status start_poll(struct call *c, struct poll *p, struct error *err) {
     if (st != ST_OK) return st;
     c->ended = poll_over;
     p->asking = true;
-    st = engine_poll(c->api->options.engine, p->tenant, p->queue, p->worker, (size_t)p->max,
-                     p->lease_ms, clock_wall_us() + p->wait_ms * 1000,
-                     c->keyed ? &c->receipt : NULL, on_tasks, c, &p->poll, err);
+    struct poll_request request = {.tenant_id = p->tenant,
+                                   .queue = p->queue,
+                                   .worker = p->worker,
+                                   .max = (size_t)p->max,
+                                   .lease_ms = p->lease_ms,
+                                   .deadline_us = clock_wall_us() + p->wait_ms * 1000,
+                                   .receipt = c->keyed ? &c->receipt : NULL};
+    st = engine_poll(c->api->options.engine, &request, on_tasks, c, &p->poll, err);
     p->asking = false;
     if (st != ST_OK) return st;
     if (p->answered) {
@@ -319,8 +324,13 @@ static void give_result(struct call *c, const struct field *fields, size_t count
         return;
     }
     buf_put_c(&c->out, "{}");
-    engine_task_done(c->api->options.engine, &a->ref, ok, a->output, a->code, a->message,
-                     call_actor(c), call_receipt(c, 200, false), on_taken, c);
+    struct outcome outcome = {
+        .ok = ok, .output = a->output, .code = a->code, .message = a->message};
+    struct engine_caller caller = {.actor = call_actor(c),
+                                   .riders = call_receipt(c, 200, false),
+                                   .done = on_taken,
+                                   .context = c};
+    engine_task_done(c->api->options.engine, &a->ref, &outcome, &caller);
 }
 
 static void post_complete(struct call *c) {
@@ -492,18 +502,26 @@ static status read_results(struct call *c, struct results *r, struct error *err)
     return st == ST_OK ? count_lines(c, r, err) : st;
 }
 
+static void give_one_result(struct call *c, struct result *item) {
+    struct results *r = c->own;
+    const struct answer *a = &item->answer;
+    struct outcome outcome = {
+        .ok = !a->error, .output = a->output, .code = a->code, .message = a->message};
+    struct engine_caller caller = {
+        .actor = r->actor, .riders = line_rider(c, item), .done = on_result, .context = item};
+    engine_task_done(c->api->options.engine, &a->ref, &outcome, &caller);
+}
+
 static void give_results(struct call *c) {
     struct results *r = c->own;
     r->actor = call_actor(c);
     r->pending = 1 + r->count; /* one our own: the end comes after the last, whoever answers when */
     for (size_t i = 0; i < r->count; i++) {
         struct result *item = &r->items[i];
-        const struct answer *a = &item->answer;
         if (item->err || was_taken(&r->poll, item->line))
             on_result(item, item->err ? item->err->code : ST_OK, item->err);
         else
-            engine_task_done(c->api->options.engine, &a->ref, !a->error, a->output, a->code,
-                             a->message, r->actor, line_rider(c, item), on_result, item);
+            give_one_result(c, item);
     }
     if (--r->pending == 0) results_over(c);
 }

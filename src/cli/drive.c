@@ -452,7 +452,8 @@ static status signal_once(struct drive *d, str run_id, const struct signal *sign
                           struct error *err) {
     if (d->peer) return ask_signal(d, run_id, signal, err);
     struct answer *a = ARENA_NEW(&d->cli->arena, struct answer);
-    engine_signal(host_engine(d->host), run_id, signal, actor, NULL, take_answer, a);
+    engine_signal(host_engine(d->host), run_id, signal,
+                  &(struct engine_caller){.actor = actor, .done = take_answer, .context = a});
     return wait_answer(d, a, err);
 }
 

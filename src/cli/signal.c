@@ -66,14 +66,14 @@ static status find_run(struct ledger *reader, str run_id, struct arena *arena,
 
 /* ---- PostgreSQL ---- */
 
-struct outcome {
+struct signalling {
     char subject[UUID_TEXT_LEN];
     bool processed, failed;
     char why[ERROR_MSG_MAX];
 };
 
 static status look_for_outcome(void *context, const struct event_record *rec, struct error *err) {
-    struct outcome *o = context;
+    struct signalling *o = context;
     UNUSED(err);
     if (!str_eq(rec->event.subject, str_n(o->subject, sizeof(o->subject)))) return ST_OK;
     if (rec->event.type == EVENT_SIGNAL_PROCESSED) o->processed = true;
@@ -87,7 +87,7 @@ static status look_for_outcome(void *context, const struct event_record *rec, st
 /* The node looks for pokes a few times a second: most often its verdict comes soon. */
 static status wait_processed(struct cli *cli, struct ledger *ledger, const struct order *o,
                              struct error *err) {
-    struct outcome outcome = {0};
+    struct signalling outcome = {0};
     struct run_info info;
     int64_t end = clock_mono_ns() + (int64_t)PROCESSED_WAIT_MS * 1000000;
     uuid_format(signal_uuid(o->run_id, o->signal.signal_id), outcome.subject);

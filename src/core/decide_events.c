@@ -33,10 +33,9 @@ static status batch_add(struct flow_batch *b, const struct flow_event *item, str
     return ST_OK;
 }
 
-/* Guards, applies, and adds to the batch. A refusal of the guard is a bug of ours: the flow stops
- * emitting, and the shell says so. */
-static status emit(struct flow *f, const struct flow_event *item, int64_t now_us,
-                   struct flow_batch *b, struct error *err) {
+/* A refusal of the guard is a bug of ours: the flow stops emitting, and the shell says so. */
+status flow_emit(const struct decision *d, const struct flow_event *item, struct error *err) {
+    struct flow *f = d->flow;
     struct event_record rec = {.event = f->ids, .seq = f->run.head.last_seq + 1};
     struct event *e = &rec.event;
     const struct event_type_info *info = event_type_info(item->type);
@@ -44,7 +43,7 @@ static status emit(struct flow *f, const struct flow_event *item, int64_t now_us
     e->type_name = info->name;
     e->subject = item->step != FLOW_NO_STEP ? f->plan->steps[item->step].id : item->subject;
     e->logical_attempt = item->attempt;
-    e->emitted_ns = now_us * 1000;
+    e->emitted_ns = d->now_us * 1000;
     e->payload = item->payload;
     rec.actor = item->actor;
     if (!event_type_is_fact(e->type)) rec.run_seq = f->run.head.run_seq + 1;
@@ -57,34 +56,14 @@ static status emit(struct flow *f, const struct flow_event *item, int64_t now_us
     if (st != ST_OK) return st;
     struct flow_event copy = *item;
     copy.subject = e->subject;
-    return batch_add(b, &copy, err);
+    return batch_add(d->batch, &copy, err);
 }
 
-status flow_emit_step(struct flow *f, enum event_type type, uint32_t step, int64_t attempt,
-                      str payload, str actor, int64_t now_us, struct flow_batch *b,
-                      struct error *err) {
-    struct flow_event item = {
-        .type = type, .step = step, .attempt = attempt, .payload = payload, .actor = actor};
-    return emit(f, &item, now_us, b, err);
-}
-
-status flow_emit_run(struct flow *f, enum event_type type, int64_t attempt, str payload, str actor,
-                     int64_t now_us, struct flow_batch *b, struct error *err) {
+status flow_emit_run(const struct decision *d, enum event_type type, int64_t attempt, str payload,
+                     str actor, struct error *err) {
     struct flow_event item = {
         .type = type, .step = FLOW_NO_STEP, .attempt = attempt, .payload = payload, .actor = actor};
-    return emit(f, &item, now_us, b, err);
-}
-
-status flow_emit_fact(struct flow *f, enum event_type type, str subject, int64_t occurrence,
-                      str data, str actor, int64_t now_us, struct flow_batch *b,
-                      struct error *err) {
-    struct flow_event item = {.type = type,
-                              .step = FLOW_NO_STEP,
-                              .subject = subject,
-                              .attempt = occurrence,
-                              .payload = data,
-                              .actor = actor};
-    return emit(f, &item, now_us, b, err);
+    return flow_emit(d, &item, err);
 }
 
 /* ---- payloads ---- */
@@ -122,60 +101,77 @@ void payload_time(struct payload *p, const char *name, int64_t us) {
     buf_put_json_str(&p->buf, str_n(text, time_format_us(us, text)));
 }
 
-status payload_close(struct payload *p, struct flow_batch *b, str *out, struct error *err) {
+status payload_close(struct payload *p, const struct decision *d, str *out, struct error *err) {
     buf_put_char(&p->buf, '}');
-    bool kept = !p->buf.full && arena_try_str(b->arena, buf_str(&p->buf), out);
+    bool kept = !p->buf.full && arena_try_str(d->batch->arena, buf_str(&p->buf), out);
     buf_release(&p->buf);
     return kept ? ST_OK : no_memory(err);
 }
 
 /* ---- what several reasons bring about ---- */
 
-status flow_fail_step(struct flow *f, uint32_t step, const char *code, const char *message,
-                      str actor, int64_t now_us, struct flow_batch *b, struct error *err) {
+status flow_fail_step(const struct decision *d, uint32_t step, const char *code,
+                      const char *message, str actor, struct error *err) {
+    struct flow *f = d->flow;
     struct payload p;
     str payload = STR_NONE;
     payload_open(&p);
     payload_text(&p, "stepType", str_c(plan_type_name(f->plan->steps[step].type)));
     payload_text(&p, "code", str_c(code));
     payload_text(&p, "message", str_c(message));
-    status st = payload_close(&p, b, &payload, err);
+    status st = payload_close(&p, d, &payload, err);
     if (st != ST_OK) return st;
-    return flow_emit_step(f, EVENT_STEP_FAILED, step, f->steps[step].attempt, payload, actor,
-                          now_us, b, err);
+    struct flow_event item = {.type = EVENT_STEP_FAILED,
+                              .step = step,
+                              .attempt = f->steps[step].attempt,
+                              .payload = payload,
+                              .actor = actor};
+    return flow_emit(d, &item, err);
 }
 
-status flow_complete_step(struct flow *f, uint32_t step, str output, str actor, int64_t now_us,
-                          struct flow_batch *b, struct error *err) {
+status flow_complete_step(const struct decision *d, uint32_t step, str output, str actor,
+                          struct error *err) {
+    struct flow *f = d->flow;
     struct payload p;
     str payload = STR_NONE;
     payload_open(&p);
     payload_text(&p, "stepType", str_c(plan_type_name(f->plan->steps[step].type)));
     payload_json(&p, "output", output);
-    status st = payload_close(&p, b, &payload, err);
+    status st = payload_close(&p, d, &payload, err);
     if (st != ST_OK) return st;
-    return flow_emit_step(f, EVENT_STEP_COMPLETED, step, f->steps[step].attempt, payload, actor,
-                          now_us, b, err);
+    struct flow_event item = {.type = EVENT_STEP_COMPLETED,
+                              .step = step,
+                              .attempt = f->steps[step].attempt,
+                              .payload = payload,
+                              .actor = actor};
+    return flow_emit(d, &item, err);
 }
 
-status flow_retry_at(struct flow *f, uint32_t step, int64_t delay_ms, const char *why, str actor,
-                     int64_t now_us, struct flow_batch *b, struct error *err) {
+status flow_retry_at(const struct decision *d, uint32_t step, int64_t delay_ms, const char *why,
+                     str actor, struct error *err) {
+    struct flow *f = d->flow;
     struct payload p;
     str payload = STR_NONE;
     payload_open(&p);
     payload_text(&p, "reason", str_c(why));
     payload_text(&p, "after", f->steps[step].code);
     payload_int(&p, "delayMs", delay_ms);
-    payload_time(&p, "retryAt", now_us + delay_ms * 1000);
-    status st = payload_close(&p, b, &payload, err);
+    payload_time(&p, "retryAt", d->now_us + delay_ms * 1000);
+    status st = payload_close(&p, d, &payload, err);
     if (st != ST_OK) return st;
-    return flow_emit_step(f, EVENT_STEP_RETRIED, step, f->steps[step].attempt + 1, payload, actor,
-                          now_us, b, err);
+    struct flow_event item = {.type = EVENT_STEP_RETRIED,
+                              .step = step,
+                              .attempt = f->steps[step].attempt + 1,
+                              .payload = payload,
+                              .actor = actor};
+    return flow_emit(d, &item, err);
 }
 
-status flow_ask_to_stop(struct flow *f, uint32_t step, struct flow_batch *b, struct error *err) {
-    if (f->steps[step].stopping) return ST_OK;
-    f->steps[step].stopping = true;
+status flow_ask_to_stop(const struct decision *d, uint32_t step, struct error *err) {
+    struct flow_step *s = &d->flow->steps[step];
+    struct flow_batch *b = d->batch;
+    if (s->stopping) return ST_OK;
+    s->stopping = true;
     if (b->stop_count == b->stop_cap) {
         uint32_t cap = b->stop_cap == 0 ? BATCH_CAP_FIRST : b->stop_cap * 2;
         uint32_t *stops = arena_try_raw(b->arena, cap * sizeof(*stops));

@@ -39,7 +39,8 @@ static bool awaits_approval(const struct flow *f) {
 static bool may_retry(const struct flow *f, uint32_t i) {
     const struct flow_step *s = &f->steps[i];
     if (s->state != STEP_FAILED) return false;
-    for (uint32_t k = 0; k < f->plan->step_count && f->failing; k++) { /* the run ends all the same */
+    for (uint32_t k = 0; k < f->plan->step_count && f->failing;
+         k++) { /* the run ends all the same */
         if (k != i && f->steps[k].phase == FLOW_SETTLED && f->steps[k].state == STEP_FAILED &&
             f->plan->steps[k].on_failure == PLAN_FAIL)
             return false;
@@ -113,8 +114,8 @@ status flow_signal_check(const struct flow *f, const struct signal *s, bool *not
 
 /* ---- its beginning and its end ---- */
 
-status flow_signal(struct flow *f, const struct signal *signal, uuid id, str actor, int64_t now_us,
-                   struct flow_batch *b, struct error *err) {
+status flow_signal(const struct decision *d, const struct signal *signal, uuid id, str actor,
+                   struct error *err) {
     struct buf data;
     char text[UUID_TEXT_LEN];
     str kept = STR_NONE;
@@ -122,54 +123,70 @@ status flow_signal(struct flow *f, const struct signal *signal, uuid id, str act
     uuid_format(id, text);
     buf_init(&data, EVENT_BYTES_MAX);
     signal_json(signal, id, &data);
-    bool ok = !data.full && arena_try_str(b->arena, buf_str(&data), &kept) &&
-              arena_try_str(b->arena, str_n(text, sizeof(text)), &subject);
+    bool ok = !data.full && arena_try_str(d->batch->arena, buf_str(&data), &kept) &&
+              arena_try_str(d->batch->arena, str_n(text, sizeof(text)), &subject);
     buf_release(&data);
     if (!ok) return no_memory(err);
-    return flow_emit_fact(f, EVENT_SIGNAL_RECEIVED, subject, 1, kept, actor, now_us, b, err);
+    struct flow_event item = {.type = EVENT_SIGNAL_RECEIVED,
+                              .step = FLOW_NO_STEP,
+                              .subject = subject,
+                              .attempt = 1,
+                              .payload = kept,
+                              .actor = actor};
+    return flow_emit(d, &item, err);
 }
 
-status flow_launch(struct flow *f, str data, uuid id, str actor, int64_t now_us,
-                   struct flow_batch *b, struct error *err) {
+status flow_launch(const struct decision *d, str data, uuid id, str actor, struct error *err) {
     char text[UUID_TEXT_LEN];
     str subject = STR_NONE;
     uuid_format(id, text);
-    if (!arena_try_str(b->arena, str_n(text, sizeof(text)), &subject)) return no_memory(err);
-    return flow_emit_fact(f, EVENT_SIGNAL_RECEIVED, subject, 1, data, actor, now_us, b, err);
+    if (!arena_try_str(d->batch->arena, str_n(text, sizeof(text)), &subject)) return no_memory(err);
+    struct flow_event item = {.type = EVENT_SIGNAL_RECEIVED,
+                              .step = FLOW_NO_STEP,
+                              .subject = subject,
+                              .attempt = 1,
+                              .payload = data,
+                              .actor = actor};
+    return flow_emit(d, &item, err);
 }
 
 static str signal_ref(const struct flow_signal *s) { return str_n(s->id, UUID_TEXT_LEN); }
 
 /* The signal is gone from the flow afterwards: copy what is still needed. */
-static status end_signal(struct flow *f, const struct flow_signal *s, const char *error,
-                         const char *message, int64_t now_us, struct flow_batch *b,
-                         struct error *err) {
+static status end_signal(const struct decision *d, const struct flow_signal *s, const char *error,
+                         const char *message, struct error *err) {
+    struct flow *f = d->flow;
     struct payload p;
     str data = STR_NONE;
     str id = STR_NONE;
-    if (!arena_try_str(b->arena, signal_ref(s), &id)) return no_memory(err);
+    if (!arena_try_str(d->batch->arena, signal_ref(s), &id)) return no_memory(err);
     payload_open(&p);
     payload_text(&p, "signal_id", id);
     payload_text(&p, "run_id", f->ids.run_id);
     if (error) payload_text(&p, "reason", str_c(error));
     if (message) payload_text(&p, "message", str_c(message));
-    status st = payload_close(&p, b, &data, err);
+    status st = payload_close(&p, d, &data, err);
     if (st != ST_OK) return st;
-    return flow_emit_fact(f, error ? EVENT_SIGNAL_PROCESSING_FAILED : EVENT_SIGNAL_PROCESSED, id, 1,
-                          data, STR_NONE, now_us, b, err);
+    struct flow_event item = {.type =
+                                  error ? EVENT_SIGNAL_PROCESSING_FAILED : EVENT_SIGNAL_PROCESSED,
+                              .step = FLOW_NO_STEP,
+                              .subject = id,
+                              .attempt = 1,
+                              .payload = data};
+    return flow_emit(d, &item, err);
 }
 
-status flow_signal_payload(const struct flow_signal *s, struct flow_batch *b, str *out,
+status flow_signal_payload(const struct decision *d, const struct flow_signal *s, str *out,
                            struct error *err) {
     struct payload p;
     payload_open(&p);
     payload_text(&p, "signalId", s->signal.signal_id.ptr ? s->signal.signal_id : signal_ref(s));
     payload_text(&p, "reason", s->signal.reason);
-    return payload_close(&p, b, out, err);
+    return payload_close(&p, d, out, err);
 }
 
-status flow_end_all_signals(struct flow *f, int64_t now_us, struct flow_batch *b,
-                            struct error *err) {
+status flow_end_all_signals(const struct decision *d, struct error *err) {
+    struct flow *f = d->flow;
     enum run_status now = f->run.head.status;
     while (f->signal_count > 0 && !f->stuck) {
         const struct flow_signal *s = &f->signals[0];
@@ -177,7 +194,7 @@ status flow_end_all_signals(struct flow *f, int64_t now_us, struct flow_batch *b
         if (s->signal.kind == SIGNAL_CANCEL && now == RUN_CANCELLED) why = NULL;
         if (s->signal.kind == SIGNAL_LAUNCH)
             why = now == RUN_COMPLETED ? NULL : now == RUN_FAILED ? "failed" : "cancelled";
-        status st = end_signal(f, s, why, NULL, now_us, b, err);
+        status st = end_signal(d, s, why, NULL, err);
         if (st != ST_OK) return st;
     }
     return ST_OK;
@@ -185,39 +202,41 @@ status flow_end_all_signals(struct flow *f, int64_t now_us, struct flow_batch *b
 
 /* ---- its effect ---- */
 
-static status pause_or_resume(struct flow *f, const struct flow_signal *s, int64_t now_us,
-                              struct flow_batch *b, struct error *err) {
+static status pause_or_resume(const struct decision *d, const struct flow_signal *s,
+                              struct error *err) {
+    struct flow *f = d->flow;
     const struct run_head *head = &f->run.head;
     bool pause = s->signal.kind == SIGNAL_PAUSE;
     if (head->status != (pause ? RUN_RUNNING : RUN_PAUSED))
-        return end_signal(f, s, "NOT_APPLICABLE", run_status_name(head->status), now_us, b, err);
+        return end_signal(d, s, "NOT_APPLICABLE", run_status_name(head->status), err);
     str payload = STR_NONE;
     str actor = s->actor;
-    status st = flow_signal_payload(s, b, &payload, err);
+    status st = flow_signal_payload(d, s, &payload, err);
     if (st != ST_OK) return st;
     /* T12: the n-th pause carries n, or its key would equal the first one's. */
-    st = flow_emit_run(f, pause ? EVENT_RUN_PAUSED : EVENT_RUN_RESUMED,
-                       (pause ? head->pauses : head->resumes) + 1, payload, actor, now_us, b, err);
-    return st == ST_OK ? end_signal(f, s, NULL, NULL, now_us, b, err) : st;
+    st = flow_emit_run(d, pause ? EVENT_RUN_PAUSED : EVENT_RUN_RESUMED,
+                       (pause ? head->pauses : head->resumes) + 1, payload, actor, err);
+    return st == ST_OK ? end_signal(d, s, NULL, NULL, err) : st;
 }
 
-static status approve_or_reject(struct flow *f, const struct flow_signal *s, int64_t now_us,
-                                struct flow_batch *b, struct error *err) {
+static status approve_or_reject(const struct decision *d, const struct flow_signal *s,
+                                struct error *err) {
+    struct flow *f = d->flow;
     bool yes = s->signal.kind == SIGNAL_APPROVE;
     str payload = STR_NONE;
-    status st = flow_signal_payload(s, b, &payload, err);
+    status st = flow_signal_payload(d, s, &payload, err);
     if (st != ST_OK) return st;
     if (awaits_approval(f) && !s->signal.step_id.ptr) {
-        st = flow_emit_run(f, yes ? EVENT_RUN_APPROVED : EVENT_RUN_CANCELLED, 1, payload, s->actor,
-                           now_us, b, err);
-        return st == ST_OK ? end_signal(f, s, NULL, NULL, now_us, b, err) : st;
+        st = flow_emit_run(d, yes ? EVENT_RUN_APPROVED : EVENT_RUN_CANCELLED, 1, payload, s->actor,
+                           err);
+        return st == ST_OK ? end_signal(d, s, NULL, NULL, err) : st;
     }
     uint32_t step = approval_step(f, &s->signal);
     if (step == FLOW_NO_STEP)
-        return end_signal(f, s, "NOT_APPLICABLE", "nothing waits for it", now_us, b, err);
+        return end_signal(d, s, "NOT_APPLICABLE", "nothing waits for it", err);
     if (!yes) {
-        st = flow_fail_step(f, step, "APPROVAL_REJECTED", "the approval was refused", s->actor,
-                            now_us, b, err);
+        st =
+            flow_fail_step(d, step, "APPROVAL_REJECTED", "the approval was refused", s->actor, err);
     } else {
         struct payload p;
         str output = STR_NONE;
@@ -226,55 +245,57 @@ static status approve_or_reject(struct flow *f, const struct flow_signal *s, int
         payload_text(&p, "by", s->actor);
         payload_text(&p, "reason", s->signal.reason);
         payload_json(&p, "payload", s->signal.payload);
-        st = payload_close(&p, b, &output, err);
-        if (st == ST_OK) st = flow_complete_step(f, step, output, s->actor, now_us, b, err);
+        st = payload_close(&p, d, &output, err);
+        if (st == ST_OK) st = flow_complete_step(d, step, output, s->actor, err);
     }
-    return st == ST_OK ? end_signal(f, s, NULL, NULL, now_us, b, err) : st;
+    return st == ST_OK ? end_signal(d, s, NULL, NULL, err) : st;
 }
 
-static status retry_step(struct flow *f, const struct flow_signal *s, int64_t now_us,
-                         struct flow_batch *b, struct error *err) {
+static status retry_step(const struct decision *d, const struct flow_signal *s, struct error *err) {
+    struct flow *f = d->flow;
     int64_t step = plan_find(f->plan, s->signal.step_id);
     if (step < 0 || !may_retry(f, (uint32_t)step))
-        return end_signal(f, s, "NOT_APPLICABLE", "the step cannot be retried now", now_us, b, err);
+        return end_signal(d, s, "NOT_APPLICABLE", "the step cannot be retried now", err);
     status st = ST_OK;
     if (f->steps[step].phase != FLOW_BACKOFF && f->steps[step].phase != FLOW_READY)
-        st = flow_retry_at(f, (uint32_t)step, 0, "signal", s->actor, now_us, b, err);
+        st = flow_retry_at(d, (uint32_t)step, 0, "signal", s->actor, err);
     /* Else the retry is recorded already: as the end of the signal is applied, its wait ends. */
-    return st == ST_OK ? end_signal(f, s, NULL, NULL, now_us, b, err) : st;
+    return st == ST_OK ? end_signal(d, s, NULL, NULL, err) : st;
 }
 
 /* A named signal is kept until a wait step asks for it. *taken: it was used now. */
-static status give_to_wait(struct flow *f, const struct flow_signal *s, int64_t now_us,
-                           struct flow_batch *b, bool *taken, struct error *err) {
+static status give_to_wait(const struct decision *d, const struct flow_signal *s, bool *taken,
+                           struct error *err) {
+    struct flow *f = d->flow;
     *taken = false;
     for (uint32_t i = 0; i < f->plan->step_count && f->waits > 0; i++) {
         if (!is_open(f, i, PLAN_WAIT) || !str_eq(f->plan->steps[i].signal, s->signal.name))
             continue;
         if (s->signal.step_id.ptr && !str_eq(s->signal.step_id, f->plan->steps[i].id)) continue;
         *taken = true;
-        status st = flow_complete_step(f, i, s->signal.payload, s->actor, now_us, b, err);
-        return st == ST_OK ? end_signal(f, s, NULL, NULL, now_us, b, err) : st;
+        status st = flow_complete_step(d, i, s->signal.payload, s->actor, err);
+        return st == ST_OK ? end_signal(d, s, NULL, NULL, err) : st;
     }
     return ST_OK;
 }
 
 /* One signal; *done: it is no longer pending. */
-static status process_signal(struct flow *f, uint32_t index, int64_t now_us, struct flow_batch *b,
-                             bool *done, struct error *err) {
+static status process_signal(const struct decision *d, uint32_t index, bool *done,
+                             struct error *err) {
+    struct flow *f = d->flow;
     struct flow_signal s = f->signals[index]; /* a copy: ending it moves the others */
     *done = true;
     switch (s.signal.kind) {
     case SIGNAL_PAUSE:
     case SIGNAL_RESUME:
-        return pause_or_resume(f, &s, now_us, b, err);
+        return pause_or_resume(d, &s, err);
     case SIGNAL_APPROVE:
     case SIGNAL_REJECT:
-        return approve_or_reject(f, &s, now_us, b, err);
+        return approve_or_reject(d, &s, err);
     case SIGNAL_RETRY_STEP:
-        return retry_step(f, &s, now_us, b, err);
+        return retry_step(d, &s, err);
     case SIGNAL_NAMED:
-        return give_to_wait(f, &s, now_us, b, done, err);
+        return give_to_wait(d, &s, done, err);
     case SIGNAL_CANCEL:
         f->cancelling = true; /* ends with the run */
         *done = false;
@@ -287,15 +308,16 @@ static status process_signal(struct flow *f, uint32_t index, int64_t now_us, str
     return ST_OK;
 }
 
-status flow_decide_signals(struct flow *f, int64_t now_us, struct flow_batch *b,
-                           struct error *err) {
+status flow_decide_signals(const struct decision *d, struct error *err) {
+    struct flow *f = d->flow;
     uint32_t i = 0;
     while (i < f->signal_count && !f->stuck && !run_is_final(f->run.head.status)) {
         bool done = false;
         uint32_t before = f->signal_count;
-        status st = process_signal(f, i, now_us, b, &done, err);
+        status st = process_signal(d, i, &done, err);
         if (st != ST_OK) return st;
-        if (!done) i++;
+        if (!done)
+            i++;
         else if (f->signal_count == before) return ST_OK; /* stuck */
     }
     return ST_OK;

@@ -305,8 +305,10 @@ static void unsettle(struct flow *f, uint32_t step) {
     }
 }
 
-static status apply_retried(struct flow *f, uint32_t i, yyjson_val *payload, struct error *err) {
+static status apply_retried(struct flow *f, uint32_t i, const struct event_record *rec,
+                            yyjson_val *payload, struct error *err) {
     struct flow_step *s = &f->steps[i];
+    UNUSED(rec);
     if (s->state != STEP_FAILED) return ST_OK;
     if (s->phase == FLOW_SETTLED) unsettle(f, i);
     if (s->phase == FLOW_JUDGE) (void)leave_judge(f, i);
@@ -317,9 +319,10 @@ static status apply_retried(struct flow *f, uint32_t i, yyjson_val *payload, str
     return timer_add(f, i, due, err);
 }
 
-static status apply_tool(struct flow *f, uint32_t i, enum event_type type, yyjson_val *payload,
-                         struct error *err) {
+static status apply_tool(struct flow *f, uint32_t i, const struct event_record *rec,
+                         yyjson_val *payload, struct error *err) {
     struct flow_step *s = &f->steps[i];
+    enum event_type type = rec->event.type;
     if (type == EVENT_TOOL_CALLED) s->leases++;
     if (s->phase != FLOW_OPEN || f->plan->steps[i].type != PLAN_TASK) return ST_OK;
     s->lease_us = 0;
@@ -398,8 +401,9 @@ static status remember_signal(struct flow *f, str subject, struct error *err) {
     return ST_OK;
 }
 
-static status apply_received(struct flow *f, const struct event_record *rec, yyjson_val *data,
-                             struct error *err) {
+static status apply_received(struct flow *f, uint32_t i, const struct event_record *rec,
+                             yyjson_val *data, struct error *err) {
+    UNUSED(i);
     status remembered = remember_signal(f, rec->event.subject, err);
     if (remembered != ST_OK) return remembered;
     if (f->signal_count == f->signal_cap) {
@@ -427,115 +431,120 @@ static void hurry(struct flow *f, const struct signal *s) {
     flow_push_ready(f, (uint32_t)step);
 }
 
-static void apply_signal_end(struct flow *f, enum event_type type, str id) {
-    for (uint32_t i = 0; i < f->signal_count; i++) {
-        if (!str_eq(id, str_n(f->signals[i].id, UUID_TEXT_LEN))) continue;
-        if (type == EVENT_SIGNAL_PROCESSED && f->signals[i].signal.kind == SIGNAL_RETRY_STEP)
-            hurry(f, &f->signals[i].signal);
+static status apply_signal_end(struct flow *f, uint32_t i, const struct event_record *rec,
+                               yyjson_val *data, struct error *err) {
+    UNUSED(i);
+    UNUSED(data);
+    UNUSED(err);
+    for (uint32_t k = 0; k < f->signal_count; k++) {
+        struct flow_signal *s = &f->signals[k];
+        if (!str_eq(rec->event.subject, str_n(s->id, UUID_TEXT_LEN))) continue;
+        if (rec->event.type == EVENT_SIGNAL_PROCESSED && s->signal.kind == SIGNAL_RETRY_STEP)
+            hurry(f, &s->signal);
         f->signal_count--;
-        memmove(&f->signals[i], &f->signals[i + 1], (f->signal_count - i) * sizeof(*f->signals));
-        return;
-    }
-}
-
-/* ---- at a provider ---- */
-
-static status apply_linked(struct flow *f, yyjson_val *payload, struct error *err) {
-    static const char *const members[] = {"workflowId", "providerRunId", "queue"};
-    str *out[] = {&f->link.workflow_id, &f->link.provider_run_id, &f->link.queue};
-    f->links++;
-    f->rotating = false;
-    for (size_t i = 0; i < COUNT_OF(members); i++) {
-        str text = STR_NONE;
-        (void)json_str(json_member(payload, members[i]), &text);
-        if (!arena_try_str(f->arena, text, out[i])) return no_memory(err);
+        memmove(s, s + 1, (f->signal_count - k) * sizeof(*s));
+        return ST_OK;
     }
     return ST_OK;
 }
 
-static void apply_recovered(struct flow *f, yyjson_val *payload) {
+/* ---- at a provider ---- */
+
+static status apply_linked(struct flow *f, uint32_t i, const struct event_record *rec,
+                           yyjson_val *payload, struct error *err) {
+    UNUSED(i);
+    UNUSED(rec);
+    static const char *const members[] = {"workflowId", "providerRunId", "queue"};
+    str *out[] = {&f->link.workflow_id, &f->link.provider_run_id, &f->link.queue};
+    f->links++;
+    f->rotating = false;
+    for (size_t k = 0; k < COUNT_OF(members); k++) {
+        str text = STR_NONE;
+        (void)json_str(json_member(payload, members[k]), &text);
+        if (!arena_try_str(f->arena, text, out[k])) return no_memory(err);
+    }
+    return ST_OK;
+}
+
+static status apply_recovered(struct flow *f, uint32_t i, const struct event_record *rec,
+                              yyjson_val *payload, struct error *err) {
+    UNUSED(i);
+    UNUSED(rec);
+    UNUSED(err);
     str cause = STR_NONE;
     str id = STR_NONE;
     (void)json_str(json_member(payload, "cause"), &cause);
     if (str_eq(cause, STR("continueAsNew"))) f->rotating = true;
-    if (!str_eq(cause, STR("workerLost")) || !json_str(json_member(payload, "stepId"), &id)) return;
+    if (!str_eq(cause, STR("workerLost")) || !json_str(json_member(payload, "stepId"), &id))
+        return ST_OK;
     int64_t step = plan_find(f->plan, id);
     int64_t attempt = 0;
     int64_t times = 0;
     if (step < 0 || !json_int(json_member(payload, "attempt"), &attempt) ||
         !json_int(json_member(payload, "times"), &times) || attempt != f->steps[step].attempt)
-        return;
+        return ST_OK;
     f->steps[step].crashes = (uint32_t)times;
+    return ST_OK;
+}
+
+static status apply_queued(struct flow *f, uint32_t i, const struct event_record *rec,
+                           yyjson_val *payload, struct error *err) {
+    UNUSED(i);
+    UNUSED(err);
+    str reason = STR_NONE;
+    f->queued_us = rec->event.emitted_ns / 1000;
+    (void)json_str(json_member(payload, "reason"), &reason);
+    f->queued_for_admission = !str_eq(reason, STR("approval"));
+    return ST_OK;
 }
 
 /* ---- the reducer ---- */
 
-static status apply_payload(struct flow *f, const struct event_record *rec, yyjson_val *payload,
-                            struct error *err) {
-    const struct event *e = &rec->event;
-    int64_t step = e->subject.ptr ? plan_find(f->plan, e->subject) : -1;
-    uint32_t i = step >= 0 ? (uint32_t)step : FLOW_NO_STEP;
-    enum event_family family = event_family_of(e);
-    if ((family == FAMILY_STEP || family == FAMILY_TOOL) && i == FLOW_NO_STEP)
-        return ST_OK; /* not of this plan */
-    switch ((int)e->type) {
-    case EVENT_STEP_STARTED:
-        return apply_started(f, i, rec, payload, err);
-    case EVENT_STEP_COMPLETED:
-    case EVENT_STEP_FAILED:
-    case EVENT_STEP_SKIPPED:
-        return apply_ended(f, i, rec, payload, err);
-    case EVENT_STEP_RETRIED:
-        return apply_retried(f, i, payload, err);
-    case EVENT_TOOL_CALLED:
-    case EVENT_TOOL_COMPLETED:
-    case EVENT_TOOL_FAILED:
-        return apply_tool(f, i, e->type, payload, err);
-    case EVENT_SIGNAL_RECEIVED:
-        return apply_received(f, rec, payload, err);
-    case EVENT_SIGNAL_PROCESSED:
-    case EVENT_SIGNAL_PROCESSING_FAILED:
-        apply_signal_end(f, e->type, e->subject);
-        return ST_OK;
-    case EVENT_RUN_PROVIDER_LINKED:
-        return apply_linked(f, payload, err);
-    case EVENT_RUN_RECOVERED:
-        apply_recovered(f, payload);
-        return ST_OK;
-    case EVENT_RUN_QUEUED: {
-        str reason = STR_NONE;
-        f->queued_us = e->emitted_ns / 1000;
-        (void)json_str(json_member(payload, "reason"), &reason);
-        f->queued_for_admission = !str_eq(reason, STR("approval"));
-        return ST_OK;
-    }
-    default:
-        return ST_OK;
-    }
-}
-
-/* Whether the payload of the type says something to the flow. */
-static bool reads_payload(enum event_type type) {
-    return type == EVENT_STEP_STARTED || type == EVENT_STEP_COMPLETED ||
-           type == EVENT_STEP_FAILED || type == EVENT_STEP_RETRIED || type == EVENT_TOOL_CALLED ||
-           type == EVENT_SIGNAL_RECEIVED || type == EVENT_RUN_QUEUED ||
-           type == EVENT_RUN_PROVIDER_LINKED || type == EVENT_RUN_RECOVERED;
-}
+/* What the types mean for the plan. A type without a row means nothing here: run_apply() has
+ * counted it. `step` is FLOW_NO_STEP for an event that is about no step. */
+typedef status (*flow_reducer)(struct flow *f, uint32_t step, const struct event_record *rec,
+                               yyjson_val *payload, struct error *err);
+static const struct {
+    flow_reducer apply;
+    bool reads_payload;
+} reducers[EVENT_TYPE_COUNT] = {
+    [EVENT_RUN_QUEUED] = {apply_queued, true},
+    [EVENT_RUN_RECOVERED] = {apply_recovered, true},
+    [EVENT_RUN_PROVIDER_LINKED] = {apply_linked, true},
+    [EVENT_STEP_STARTED] = {apply_started, true},
+    [EVENT_STEP_COMPLETED] = {apply_ended, true},
+    [EVENT_STEP_FAILED] = {apply_ended, true},
+    [EVENT_STEP_SKIPPED] = {apply_ended, false},
+    [EVENT_STEP_RETRIED] = {apply_retried, true},
+    [EVENT_SIGNAL_RECEIVED] = {apply_received, true},
+    [EVENT_SIGNAL_PROCESSED] = {apply_signal_end, false},
+    [EVENT_SIGNAL_PROCESSING_FAILED] = {apply_signal_end, false},
+    [EVENT_TOOL_CALLED] = {apply_tool, true},
+    [EVENT_TOOL_COMPLETED] = {apply_tool, false},
+    [EVENT_TOOL_FAILED] = {apply_tool, false},
+};
 
 status flow_apply(struct flow *f, const struct event_record *rec, struct error *err) {
     struct transition bad;
     status st = run_apply(&f->run, rec, f->arena, &bad, NULL, err);
     if (st == ST_CONFLICT) return ST_OK; /* policy A: it changes nothing */
     if (st != ST_OK) return st;
+    const struct event *e = &rec->event;
+    if (e->type >= EVENT_TYPE_COUNT || !reducers[e->type].apply) return ST_OK;
+    int64_t found = e->subject.ptr ? plan_find(f->plan, e->subject) : -1;
+    uint32_t step = found >= 0 ? (uint32_t)found : FLOW_NO_STEP;
+    enum event_family family = event_family_of(e);
+    if ((family == FAMILY_STEP || family == FAMILY_TOOL) && step == FLOW_NO_STEP)
+        return ST_OK; /* not of this plan */
     struct arena_mark mark = arena_mark(f->scratch);
     yyjson_val *payload = NULL;
-    if (rec->event.payload.ptr && reads_payload(rec->event.type)) {
+    if (e->payload.ptr && reducers[e->type].reads_payload) {
         struct json_limits limits = {EVENT_BYTES_MAX, JSON_DEPTH_MAX};
         struct error ignored; /* a payload that we cannot read says nothing to the plan */
-        if (json_parse(rec->event.payload, limits, f->scratch, &payload, &ignored) == ST_RETRY)
+        if (json_parse(e->payload, limits, f->scratch, &payload, &ignored) == ST_RETRY)
             return no_memory(err);
     }
-    st = apply_payload(f, rec, payload, err);
+    st = reducers[e->type].apply(f, step, rec, payload, err);
     arena_rewind(f->scratch, mark);
     return st;
 }

@@ -2,7 +2,7 @@
  * Pure: no clock, no I/O; time comes in as an argument, memory from an arena.
  *
  *     flow_apply(flow, event)          the reducer: run_apply() plus what the plan adds
- *     flow_decide(flow, now) -> batch  the next events, each of them applied as it is decided
+ *     flow_decide(decision) -> batch   the next events, each of them applied as it is decided
  *
  * A flow is rebuilt by applying the run's events in order: nothing else is needed. Decisions are
  * events; the shell appends a batch in one commit and only then acts: an attempt is executed when
@@ -21,6 +21,7 @@
 #include "base/limits.h"
 #include "core/event.h"
 #include "core/liquid.h"
+#include "core/outcome.h"
 #include "core/plan.h"
 #include "core/run.h"
 #include "core/signal.h"
@@ -119,6 +120,11 @@ struct flow {
     yyjson_val *root; /* of the Liquid scope; made when first needed */
 };
 
+enum flow_cause {              /* why somebody goes on with a run who did not before */
+                  FLOW_NODE,   /* another process, or another life of it, carries out the run */
+                  FLOW_WORKER, /* the provider gave an attempt to another worker */
+                  FLOW_NEW_HISTORY, /* the provider continues it as a new execution */
+};
 struct flow_event {
     enum event_type type;
     uint32_t step;      /* or FLOW_NO_STEP */
@@ -126,6 +132,7 @@ struct flow_event {
     str subject;        /* of a fact: the signal's UUID, or the step */
     str payload;        /* or STR_NONE */
     str actor;          /* or STR_NONE: the engine */
+    enum flow_cause cause; /* of RunRecovered */
 };
 struct flow_batch {
     struct arena *arena; /* for payloads and items; lives until the batch was appended */
@@ -144,8 +151,12 @@ MUST_CHECK status flow_init(struct flow *flow, const struct plan *plan, const st
 MUST_CHECK status flow_apply(struct flow *flow, const struct event_record *rec, struct error *err);
 
 void flow_batch_init(struct flow_batch *batch, struct arena *arena);
-struct flow_now {
-    int64_t us;     /* the clock */
+/* One round of deciding: about which run, at what time, and where its events go. What follows
+ * `batch` matters to flow_decide() alone. */
+struct decision {
+    struct flow *flow;
+    int64_t now_us; /* the clock; every event of the round carries it */
+    struct flow_batch *batch;
     bool may_start; /* admission: a run that is not started may start now */
     str why_not;    /* else the reason in RunQueued; STR_NONE: "admission" */
     uint32_t settle_max; /* instant steps carried out in this batch; 0: as many as fit */
@@ -154,28 +165,25 @@ struct flow_now {
     str report_ref; /* where the whole report stands, or STR_NONE */
 };
 /* Decides what comes next, until nothing more can be decided without news from outside. */
-MUST_CHECK status flow_decide(struct flow *flow, const struct flow_now *now,
-                              struct flow_batch *batch, struct error *err);
-/* The result of an attempt. false: it is not the attempt that is open (a late or second answer):
- * nothing was emitted. */
-MUST_CHECK status flow_result(struct flow *flow, uint32_t step, int64_t attempt, bool ok,
-                              str output, str code, str message, str detail, int64_t now_us,
-                              struct flow_batch *batch, bool *taken, struct error *err);
+MUST_CHECK status flow_decide(const struct decision *d, struct error *err);
+/* The result of an attempt. *taken false: it is not the attempt that is open (a late or second
+ * answer): nothing was emitted. */
+MUST_CHECK status flow_result(const struct decision *d, uint32_t step, int64_t attempt,
+                              const struct outcome *outcome, bool *taken, struct error *err);
 bool flow_signal_seen(const struct flow *flow, uuid id);
 /* A signal as it is received: emits SignalReceived. */
-MUST_CHECK status flow_signal(struct flow *flow, const struct signal *signal, uuid id, str actor,
-                              int64_t now_us, struct flow_batch *batch, struct error *err);
+MUST_CHECK status flow_signal(const struct decision *d, const struct signal *signal, uuid id,
+                              str actor, struct error *err);
 /* Whether a signal makes sense now: ST_CONFLICT with SIGNAL_NOT_APPLICABLE or RUN_FINISHED,
  * ST_NOT_FOUND with STEP_NOT_FOUND, ST_INVALID with SIGNAL_UNKNOWN. A cancel of a finished run is ST_OK with *nothing_to_do. */
 MUST_CHECK status flow_signal_check(const struct flow *flow, const struct signal *signal,
                                     bool *nothing_to_do, struct error *err);
 /* Ends a run that cannot go on (its plan is gone): RunFailed with the code. */
-MUST_CHECK status flow_fail(struct flow *flow, str code, str message, int64_t now_us,
-                            struct flow_batch *batch, struct error *err);
+MUST_CHECK status flow_fail(const struct decision *d, str code, str message, struct error *err);
 
 /* Leases an open task to a worker: emits ToolCalled; its fencing number is steps[step].leases. */
-MUST_CHECK status flow_lease(struct flow *flow, uint32_t step, str worker, int64_t lease_ms,
-                             int64_t now_us, struct flow_batch *batch, struct error *err);
+MUST_CHECK status flow_lease(const struct decision *d, uint32_t step, str worker, int64_t lease_ms,
+                             struct error *err);
 bool flow_task_is_free(const struct flow *flow, uint32_t step, int64_t now_us);
 
 /* When the run must be looked at again: 0 = it has work under way or due at once, FLOW_NEVER. */
@@ -190,23 +198,17 @@ MUST_CHECK status flow_extend_lease(struct flow *flow, uint32_t step, int64_t un
                                     struct error *err);
 /* The launch: emits SignalReceived with `data`, a JSON object with signal_id, signal "LAUNCH",
  * plan_ref, parameters, adapter, approval. */
-MUST_CHECK status flow_launch(struct flow *flow, str data, uuid id, str actor, int64_t now_us,
-                              struct flow_batch *batch, struct error *err);
+MUST_CHECK status flow_launch(const struct decision *d, str data, uuid id, str actor,
+                              struct error *err);
 /* Something goes on with the run that did not before: emits RunRecovered, and what follows carries
  * the new engineAttemptId. */
 struct flow_recovery {
     str node; /* who goes on */
-    enum flow_cause {
-        FLOW_NODE,       /* another process, or another life of it, carries out the run */
-        FLOW_WORKER,     /* the provider gave an attempt to another worker */
-        FLOW_NEW_HISTORY /* the provider continues it as a new execution */
-    } cause;
-    uint32_t step; /* FLOW_WORKER: whose attempt, for the how-manieth time */
-    uint32_t times;
+    enum flow_cause cause;
+    uint32_t step, times; /* FLOW_WORKER: whose attempt, and how often it was given away so far */
 };
-MUST_CHECK status flow_recover(struct flow *flow, int64_t engine_attempt,
-                               const struct flow_recovery *why, int64_t now_us,
-                               struct flow_batch *batch, struct error *err);
+MUST_CHECK status flow_recover(const struct decision *d, int64_t engine_attempt,
+                               const struct flow_recovery *why, struct error *err);
 /* The provider has an execution of the run: emits RunProviderLinked, unless it is known. */
-MUST_CHECK status flow_linked(struct flow *flow, const struct flow_link *link, int64_t now_us,
-                              struct flow_batch *batch, struct error *err);
+MUST_CHECK status flow_linked(const struct decision *d, const struct flow_link *link,
+                              struct error *err);

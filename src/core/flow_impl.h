@@ -15,17 +15,12 @@ uint64_t flow_random(const struct flow *flow, uint32_t step, int64_t attempt);
 MUST_CHECK status flow_scope(struct flow *flow, struct liquid_scope *out, struct error *err);
 
 /* ---- decide_events.c ---- */
-/* Each applies its event and adds it to the batch. One that the run's state forbids leaves the flow
- * stuck instead, with ST_OK. */
-MUST_CHECK status flow_emit_step(struct flow *flow, enum event_type type, uint32_t step,
-                                 int64_t attempt, str payload, str actor, int64_t now_us,
-                                 struct flow_batch *batch, struct error *err);
-MUST_CHECK status flow_emit_run(struct flow *flow, enum event_type type, int64_t attempt,
-                                str payload, str actor, int64_t now_us, struct flow_batch *batch,
-                                struct error *err);
-MUST_CHECK status flow_emit_fact(struct flow *flow, enum event_type type, str subject,
-                                 int64_t occurrence, str data, str actor, int64_t now_us,
-                                 struct flow_batch *batch, struct error *err);
+/* Applies the event and adds it to the batch. One that the run's state forbids leaves the flow
+ * stuck instead, with ST_OK. The event's subject is the step, if it has one. */
+MUST_CHECK status flow_emit(const struct decision *d, const struct flow_event *item,
+                            struct error *err);
+MUST_CHECK status flow_emit_run(const struct decision *d, enum event_type type, int64_t attempt,
+                                str payload, str actor, struct error *err);
 
 struct payload { /* a JSON object under construction; its text goes to the batch's arena */
     struct buf buf;
@@ -36,28 +31,23 @@ void payload_json(struct payload *p, const char *name, str json);  /* likewise *
 void payload_int(struct payload *p, const char *name, int64_t value);
 void payload_time(struct payload *p, const char *name, int64_t us); /* FLOW_NEVER: likewise */
 /* Frees it, also when it fails. */
-MUST_CHECK status payload_close(struct payload *p, struct flow_batch *batch, str *out,
+MUST_CHECK status payload_close(struct payload *p, const struct decision *d, str *out,
                                 struct error *err);
 
-MUST_CHECK status flow_fail_step(struct flow *flow, uint32_t step, const char *code,
-                                 const char *message, str actor, int64_t now_us,
-                                 struct flow_batch *batch, struct error *err);
-MUST_CHECK status flow_complete_step(struct flow *flow, uint32_t step, str output, str actor,
-                                     int64_t now_us, struct flow_batch *batch, struct error *err);
-MUST_CHECK status flow_retry_at(struct flow *flow, uint32_t step, int64_t delay_ms, const char *why,
-                                str actor, int64_t now_us, struct flow_batch *batch,
-                                struct error *err);
+MUST_CHECK status flow_fail_step(const struct decision *d, uint32_t step, const char *code,
+                                 const char *message, str actor, struct error *err);
+MUST_CHECK status flow_complete_step(const struct decision *d, uint32_t step, str output, str actor,
+                                     struct error *err);
+MUST_CHECK status flow_retry_at(const struct decision *d, uint32_t step, int64_t delay_ms,
+                                const char *why, str actor, struct error *err);
 /* Its executor is told once, when the batch is durable. */
-MUST_CHECK status flow_ask_to_stop(struct flow *flow, uint32_t step, struct flow_batch *batch,
-                                   struct error *err);
+MUST_CHECK status flow_ask_to_stop(const struct decision *d, uint32_t step, struct error *err);
 
 /* ---- decide_signals.c ---- */
 /* What the pending signals bring about now; a cancel is only noted, in flow->cancelling. */
-MUST_CHECK status flow_decide_signals(struct flow *flow, int64_t now_us, struct flow_batch *batch,
-                                      struct error *err);
+MUST_CHECK status flow_decide_signals(const struct decision *d, struct error *err);
 /* The payload of an event that a signal brought about. */
-MUST_CHECK status flow_signal_payload(const struct flow_signal *s, struct flow_batch *batch,
+MUST_CHECK status flow_signal_payload(const struct decision *d, const struct flow_signal *s,
                                       str *out, struct error *err);
 /* Nothing stays open: the launch ends with the run, other signals find it finished. */
-MUST_CHECK status flow_end_all_signals(struct flow *flow, int64_t now_us, struct flow_batch *batch,
-                                       struct error *err);
+MUST_CHECK status flow_end_all_signals(const struct decision *d, struct error *err);

@@ -80,15 +80,21 @@ static void world_note(struct world *w) {
     flow_batch_init(&w->batch, &w->batch_arena);
 }
 
+static struct decision world_round(struct world *w) {
+    return (struct decision){.flow = &w->flow,
+                             .now_us = w->now_us,
+                             .batch = &w->batch,
+                             .may_start = w->may_start,
+                             .settle_max = w->settle_max,
+                             .version = STR("test")};
+}
+
 static void world_decide(struct world *w) {
     struct error err = {0};
     bool more = true;
     while (more) {
-        struct flow_now now = {.us = w->now_us,
-                               .may_start = w->may_start,
-                               .settle_max = w->settle_max,
-                               .version = STR("test")};
-        CHECK(flow_decide(&w->flow, &now, &w->batch, &err) == ST_OK, "%s", err.msg);
+        struct decision d = world_round(w);
+        CHECK(flow_decide(&d, &err) == ST_OK, "%s", err.msg);
         more = w->batch.more;
         world_note(w);
     }
@@ -104,10 +110,12 @@ static void world_result(struct world *w, str step, bool ok, str value, bool mus
     struct error err = {0};
     bool taken = false;
     uint32_t i = step_index(w, step);
-    CHECK(flow_result(&w->flow, i, w->flow.steps[i].attempt, ok, ok ? value : STR_NONE,
-                      ok ? STR_NONE : value, STR("why"), STR_NONE, w->now_us, &w->batch, &taken,
-                      &err) == ST_OK,
-          "%s", err.msg);
+    struct decision d = world_round(w);
+    struct outcome o = {.ok = ok,
+                        .output = ok ? value : STR_NONE,
+                        .code = ok ? STR_NONE : value,
+                        .message = STR("why")};
+    CHECK(flow_result(&d, i, w->flow.steps[i].attempt, &o, &taken, &err) == ST_OK, "%s", err.msg);
     CHECK(taken == must_count, "%.*s", STR_ARG(step));
     world_decide(w);
 }
@@ -119,7 +127,8 @@ static status world_signal(struct world *w, str name, str step, struct error *er
     status st = flow_signal_check(&w->flow, &s, &nothing, err);
     if (st != ST_OK || nothing) return st;
     uuid id = uuid_v5((uuid){{1}}, str_n((const char *)&w->count, sizeof(w->count)));
-    CHECK(flow_signal(&w->flow, &s, id, STR("op"), w->now_us, &w->batch, err) == ST_OK);
+    struct decision d = world_round(w);
+    CHECK(flow_signal(&d, &s, id, STR("op"), err) == ST_OK);
     world_decide(w);
     return ST_OK;
 }
@@ -163,8 +172,8 @@ static void world_program(struct world *w, const char *program) {
 
 static void launch(struct world *w, const char *data) {
     struct error err = {0};
-    CHECK(flow_launch(&w->flow, str_c(data), (uuid){{7}}, STR("me"), w->now_us, &w->batch, &err) ==
-          ST_OK);
+    struct decision d = world_round(w);
+    CHECK(flow_launch(&d, str_c(data), (uuid){{7}}, STR("me"), &err) == ST_OK);
     world_decide(w);
 }
 
@@ -430,7 +439,8 @@ TEST(flow_leases_tasks_with_rising_numbers) {
     world_open(&w, PLAN("", "{\"stepId\":\"t\",\"type\":\"task\",\"queue\":\"q\"}"));
     launch(&w, "{\"signal\":\"LAUNCH\"}");
     CHECK(flow_task_is_free(&w.flow, 0, w.now_us));
-    CHECK(flow_lease(&w.flow, 0, STR("w1"), 1000, w.now_us, &w.batch, &err) == ST_OK);
+    struct decision d = world_round(&w);
+    CHECK(flow_lease(&d, 0, STR("w1"), 1000, &err) == ST_OK);
     world_note(&w);
     CHECK(!flow_task_is_free(&w.flow, 0, w.now_us) && w.flow.steps[0].leases == 1);
     CHECK(flow_due(&w.flow) == T0 + 1000000);
@@ -439,7 +449,8 @@ TEST(flow_leases_tasks_with_rising_numbers) {
     CHECK(!flow_task_is_free(&w.flow, 0, w.now_us) && !w.flow.task_freed);
     world_program(&w, "+500");
     CHECK(flow_task_is_free(&w.flow, 0, w.now_us) && w.flow.task_freed);
-    CHECK(flow_lease(&w.flow, 0, STR("w2"), 1000, w.now_us, &w.batch, &err) == ST_OK);
+    d = world_round(&w);
+    CHECK(flow_lease(&d, 0, STR("w2"), 1000, &err) == ST_OK);
     world_note(&w);
     CHECK(w.flow.steps[0].leases == 2);
     check_replay(&w);
@@ -456,15 +467,15 @@ TEST(flow_stops_when_its_own_guard_refuses) {
     bool taken = false;
     world_open(&w, PLAN("", EXEC("a", "") "," EXEC("b", "")));
     launch(&w, "{\"signal\":\"LAUNCH\"}");
+    struct decision d = world_round(&w);
+    const struct outcome fine = {.ok = true};
     w.flow.run.steps[0].state = STEP_SUCCESS; /* as a bug would have it */
-    CHECK(flow_result(&w.flow, 0, 1, true, STR_NONE, STR_NONE, STR_NONE, STR_NONE, w.now_us,
-                      &w.batch, &taken, &err) == ST_OK);
+    CHECK(flow_result(&d, 0, 1, &fine, &taken, &err) == ST_OK);
     CHECK(w.flow.stuck && w.batch.count == 0);
     CHECK(strcmp(w.flow.why_stuck.actual, "SUCCESS") == 0);
     CHECK(str_eq(w.flow.why_stuck.attempted_type, STR("StepCompleted")));
     world_decide(&w);
-    CHECK(flow_result(&w.flow, 1, 1, true, STR_NONE, STR_NONE, STR_NONE, STR_NONE, w.now_us,
-                      &w.batch, &taken, &err) == ST_OK);
+    CHECK(flow_result(&d, 1, 1, &fine, &taken, &err) == ST_OK);
     CHECK(!taken && w.batch.count == 0);
     world_close(&w);
 }
@@ -527,13 +538,13 @@ TEST(flow_asks_to_stop_effects_when_cancelled) {
     struct world w;
     struct error err = {0};
     struct signal cancel = {.name = STR("CANCEL")};
-    struct flow_now now = {.us = T0, .may_start = true, .version = STR("test")};
     world_open(&w, PLAN("", EFFECT("f", ",\"wait\":true")));
     launch(&w, "{\"signal\":\"LAUNCH\"}");
     CHECK(signal_validate(&cancel, &err) == ST_OK);
-    CHECK(flow_signal(&w.flow, &cancel, (uuid){{9}}, STR("op"), T0, &w.batch, &err) == ST_OK);
+    struct decision d = world_round(&w);
+    CHECK(flow_signal(&d, &cancel, (uuid){{9}}, STR("op"), &err) == ST_OK);
     CHECK(w.batch.stop_count == 0);
-    CHECK(flow_decide(&w.flow, &now, &w.batch, &err) == ST_OK, "%s", err.msg);
+    CHECK(flow_decide(&d, &err) == ST_OK, "%s", err.msg);
     CHECK(w.batch.stop_count == 1 && w.batch.stops[0] == 0 && w.flow.open == 1);
     world_note(&w);
     world_program(&w, "f-CANCELLED");
@@ -549,8 +560,9 @@ TEST(flow_refuses_an_output_that_no_event_can_hold) {
     launch(&w, "{\"signal\":\"LAUNCH\"}");
     char *big = arena_alloc(&w.arena, FLOW_PAYLOAD_MAX + 2);
     memset(big, '1', FLOW_PAYLOAD_MAX + 1);
-    CHECK(flow_result(&w.flow, 0, 1, true, str_n(big, FLOW_PAYLOAD_MAX + 1), STR_NONE, STR_NONE,
-                      STR_NONE, w.now_us, &w.batch, &taken, &err) == ST_OK);
+    struct decision d = world_round(&w);
+    struct outcome o = {.ok = true, .output = str_n(big, FLOW_PAYLOAD_MAX + 1)};
+    CHECK(flow_result(&d, 0, 1, &o, &taken, &err) == ST_OK);
     world_decide(&w);
     CHECK(w.flow.run.head.status == RUN_FAILED);
     CHECK(str_eq(w.flow.steps[0].code, STR("OUTPUT_TOO_LARGE")));
@@ -581,14 +593,14 @@ TEST(flow_decides_wide_and_deep_plans) {
         put_noop_plan(&text, N, chained != 0);
         buf_put_char(&text, 0);
         world_open(w, text.ptr);
-        CHECK(flow_launch(&w->flow, STR("{\"signal\":\"LAUNCH\"}"), (uuid){{7}}, STR("me"), T0,
-                          &w->batch, &err) == ST_OK);
+        struct decision d = world_round(w);
+        CHECK(flow_launch(&d, STR("{\"signal\":\"LAUNCH\"}"), (uuid){{7}}, STR("me"), &err) ==
+              ST_OK);
         int64_t events = 0;
-        struct flow_now now = {.us = T0, .may_start = true, .version = STR("test")};
         do {
             arena_reset(&w->batch_arena);
             flow_batch_init(&w->batch, &w->batch_arena);
-            CHECK(flow_decide(&w->flow, &now, &w->batch, &err) == ST_OK);
+            CHECK(flow_decide(&d, &err) == ST_OK);
             CHECK(w->batch.count <= FLOW_BATCH_MAX);
             events += w->batch.count;
         } while (w->batch.more);

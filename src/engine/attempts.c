@@ -13,20 +13,18 @@ static void attempt_free(struct engine_attempt *a) {
     mem_free(a);
 }
 
-static void attempt_done(struct attempt *attempt, bool ok, str output, const char *code,
-                         str message, str detail) {
+static void attempt_done(struct attempt *attempt, const struct outcome *outcome) {
     struct engine_attempt *a = attempt->context;
     struct engine_run *r = a->run;
     if (r) {
         *a->link = a->next;
         if (a->next) a->next->link = a->link;
         r->eng->attempt_count--;
-        struct news *n =
-            news_new(NEWS_RESULT, output, ok ? STR_NONE : str_c(code), message, detail, STR_NONE);
+        struct news news = {
+            .kind = NEWS_RESULT,
+            .result = {.step = a->step, .attempt = attempt->number, .outcome = *outcome}};
+        struct news *n = news_new(&news);
         if (!n) PANIC_NO_RESULT; /* a restart runs it again */
-        n->step = a->step;
-        n->attempt = attempt->number;
-        n->ok = ok;
         attempt_free(a);
         run_push(r, n);
         return;
@@ -44,11 +42,12 @@ struct engine_attempt *run_find_attempt(const struct engine_run *r, uint32_t ste
 /* A step that cannot even begin fails like one that did. */
 static void refuse_attempt(struct engine_run *r, uint32_t step, const struct error *why) {
     const char *code = why->reason ? why->reason : "ATTEMPT_REFUSED";
-    struct news *n = news_new(NEWS_RESULT, STR_NONE, str_c(code), str_c(why->msg), STR_NONE,
-                              STR_NONE);
+    struct news news = {.kind = NEWS_RESULT,
+                        .result = {.step = step,
+                                   .attempt = r->flow.steps[step].attempt,
+                                   .outcome = outcome_failed(code, str_c(why->msg))}};
+    struct news *n = news_new(&news);
     if (!n) PANIC_NO_RESULT;
-    n->step = step;
-    n->attempt = r->flow.steps[step].attempt;
     run_push(r, n);
 }
 
@@ -103,8 +102,8 @@ static bool is_executed(const struct engine_run *r, uint32_t step) {
 /* The answer is there, but not stored yet: its commit failed. */
 static bool is_answered(const struct engine_run *r, uint32_t step) {
     const struct news *n = r->inbox;
-    while (n && !(n->kind == NEWS_RESULT && n->lease == 0 && n->step == step &&
-                  n->attempt == r->flow.steps[step].attempt))
+    while (n && !(n->kind == NEWS_RESULT && n->result.lease == 0 && n->result.step == step &&
+                  n->result.attempt == r->flow.steps[step].attempt))
         n = n->next;
     return n != NULL;
 }

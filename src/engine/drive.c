@@ -10,21 +10,69 @@
 
 /* ---- news ---- */
 
-struct news *news_new(enum news_kind kind, str output, str code, str message, str detail,
-                      str actor) {
-    size_t bytes = output.len + code.len + message.len + detail.len + actor.len;
+enum { NEWS_TEXTS_MAX = 6 };
+
+/* The texts that a piece of news holds. */
+static size_t texts_of(struct news *n, str *out[NEWS_TEXTS_MAX]) {
+    size_t count = 0;
+    switch (n->kind) {
+    case NEWS_LAUNCH:
+        out[count++] = &n->launch.data;
+        out[count++] = &n->launch.actor;
+        break;
+    case NEWS_RESULT:
+        out[count++] = &n->result.outcome.output;
+        out[count++] = &n->result.outcome.code;
+        out[count++] = &n->result.outcome.message;
+        out[count++] = &n->result.outcome.detail;
+        out[count++] = &n->result.outcome.actor;
+        break;
+    case NEWS_SIGNAL:
+        out[count++] = &n->signal.signal.name;
+        out[count++] = &n->signal.signal.signal_id;
+        out[count++] = &n->signal.signal.step_id;
+        out[count++] = &n->signal.signal.reason;
+        out[count++] = &n->signal.signal.payload;
+        out[count++] = &n->signal.actor;
+        break;
+    case NEWS_LINKED:
+        out[count++] = &n->linked.workflow_id;
+        out[count++] = &n->linked.provider_run_id;
+        out[count++] = &n->linked.queue;
+        break;
+    case NEWS_WORKER_LOST:
+        out[count++] = &n->worker_lost.step_id;
+        break;
+    case NEWS_ENDED:
+        out[count++] = &n->ended.code;
+        out[count++] = &n->ended.message;
+        break;
+    case NEWS_LEASE:
+    case NEWS_ROTATING:
+        break;
+    }
+    ASSERT(count <= NEWS_TEXTS_MAX);
+    return count;
+}
+
+struct news *news_new(const struct news *from) {
+    struct news made = *from;
+    str *texts[NEWS_TEXTS_MAX];
+    size_t count = texts_of(&made, texts);
+    size_t bytes = 0;
+    for (size_t i = 0; i < count; i++)
+        bytes += texts[i]->len;
     struct news *n = mem_alloc(sizeof(*n) + bytes + 1);
     if (!n) return NULL;
     char *at = (char *)(n + 1);
-    str *to[] = {&n->output, &n->code, &n->message, &n->detail, &n->actor};
-    const str from[] = {output, code, message, detail, actor};
-    for (size_t i = 0; i < COUNT_OF(to); i++) {
-        if (!from[i].ptr) continue;
-        if (from[i].len > 0) memcpy(at, from[i].ptr, from[i].len);
-        *to[i] = str_n(at, from[i].len);
-        at += from[i].len;
+    for (size_t i = 0; i < count; i++) {
+        size_t len = texts[i]->len;
+        if (!texts[i]->ptr) continue; /* STR_NONE stays STR_NONE */
+        if (len > 0) memcpy(at, texts[i]->ptr, len);
+        *texts[i] = str_n(at, len);
+        at += len;
     }
-    n->kind = kind;
+    *n = made;
     return n;
 }
 
@@ -43,12 +91,13 @@ void run_push(struct engine_run *r, struct news *n) {
 /* ---- deciding ---- */
 
 /* A worker's answer counts only with the newest lease. */
-static bool lease_is_newest(struct engine_run *r, struct news *n) {
-    const struct flow_step *s = &r->flow.steps[n->step];
-    if (n->lease == 0) return true;
-    if (s->attempt == n->attempt && (int64_t)s->leases == n->lease) {
+static bool lease_is_newest(const struct engine_run *r, struct news *n) {
+    const struct news_result *result = &n->result;
+    const struct flow_step *s = &r->flow.steps[result->step];
+    if (result->lease == 0) return true;
+    if (s->attempt == result->attempt && (int64_t)s->leases == result->lease) {
         if (s->phase == FLOW_OPEN) return true;
-        bool same = (s->state == STEP_SUCCESS) == n->ok; /* told twice: fine */
+        bool same = (s->state == STEP_SUCCESS) == result->outcome.ok; /* told twice: fine */
         if (same) return false;
     }
     n->verdict = error_at(&n->why, ST_CONFLICT, "LEASE_LOST", "",
@@ -56,68 +105,74 @@ static bool lease_is_newest(struct engine_run *r, struct news *n) {
     return false;
 }
 
-static status take_signal(struct engine_run *r, struct news *n, int64_t now, struct error *err) {
+static status take_launch(struct engine_run *r, const struct decision *d, struct news *n,
+                          struct error *err) {
+    const struct news_launch *launch = &n->launch;
+    if (flow_signal_seen(&r->flow, launch->id)) return ST_OK; /* a commit thought lost had landed */
+    if (r->last_seq > 0) {
+        n->verdict = error_at(&n->why, ST_RETRY, "RUN_STARTING", "/runId",
+                              "another start of the run was first: ask again");
+        return ST_OK;
+    }
+    return flow_launch(d, launch->data, launch->id, launch->actor, err);
+}
+
+static status take_signal(struct engine_run *r, const struct decision *d, struct news *n,
+                          struct error *err) {
+    const struct news_signal *s = &n->signal;
     bool nothing_to_do = false;
-    if (flow_signal_seen(&r->flow, n->id)) return ST_OK;
-    n->verdict = flow_signal_check(&r->flow, &n->signal, &nothing_to_do, &n->why);
+    if (flow_signal_seen(&r->flow, s->id)) return ST_OK;
+    n->verdict = flow_signal_check(&r->flow, &s->signal, &nothing_to_do, &n->why);
     if (n->verdict != ST_OK || nothing_to_do) return ST_OK;
-    return flow_signal(&r->flow, &n->signal, n->id, n->actor, now, &r->batch, err);
+    return flow_signal(d, &s->signal, s->id, s->actor, err);
 }
 
-static status take_result(struct engine_run *r, struct news *n, int64_t now, struct error *err) {
+static status take_lease(struct engine_run *r, const struct decision *d, struct news *n,
+                         struct error *err) {
+    struct news_lease *lease = &n->lease;
+    const struct flow_step *s = &r->flow.steps[lease->step];
+    if (!flow_task_is_free(&r->flow, lease->step, d->now_us)) {
+        n->verdict = ST_CONFLICT;
+        return ST_OK;
+    }
+    lease->attempt = s->attempt;
+    lease->number = (int64_t)s->leases + 1;
+    status st = lease->poll->receipt ? tasks_ride(r, n, err) : ST_OK;
+    if (st != ST_OK) return st;
+    return flow_lease(d, lease->step, lease->poll->worker, lease->ms, err);
+}
+
+static status take_one(struct engine_run *r, const struct decision *d, struct news *n,
+                       struct error *err) {
     bool taken = false;
-    uint32_t at = r->batch.count;
-    if (!lease_is_newest(r, n)) return ST_OK;
-    status st = flow_result(&r->flow, n->step, n->attempt, n->ok, n->output, n->code, n->message,
-                            n->detail, now, &r->batch, &taken, err);
-    if (st == ST_OK && r->batch.count > at) r->batch.items[at].actor = n->actor;
-    return st;
-}
-
-static status take_one(struct engine_run *r, struct news *n, int64_t now, struct error *err) {
     switch (n->kind) {
     case NEWS_LAUNCH:
-        if (flow_signal_seen(&r->flow, n->id)) return ST_OK; /* a commit thought lost had landed */
-        if (r->last_seq > 0) {
-            n->verdict = error_at(&n->why, ST_RETRY, "RUN_STARTING", "/runId",
-                                  "another start of the run was first: ask again");
-            return ST_OK;
-        }
-        return flow_launch(&r->flow, n->detail, n->id, n->actor, now, &r->batch, err);
+        return take_launch(r, d, n, err);
     case NEWS_RESULT:
-        return take_result(r, n, now, err);
+        if (!lease_is_newest(r, n)) return ST_OK;
+        return flow_result(d, n->result.step, n->result.attempt, &n->result.outcome, &taken, err);
     case NEWS_SIGNAL:
-        return take_signal(r, n, now, err);
+        return take_signal(r, d, n, err);
     case NEWS_LEASE:
-        if (!flow_task_is_free(&r->flow, n->step, now)) {
-            n->verdict = ST_CONFLICT;
-            return ST_OK;
-        }
-        n->attempt = r->flow.steps[n->step].attempt;
-        n->lease = (int64_t)r->flow.steps[n->step].leases + 1;
-        if (n->poll->receipt) {
-            status st = tasks_ride(r, n, err);
-            if (st != ST_OK) return st;
-        }
-        return flow_lease(&r->flow, n->step, n->poll->worker, n->lease_ms, now, &r->batch, err);
+        return take_lease(r, d, n, err);
     case NEWS_LINKED:
     case NEWS_ROTATING:
     case NEWS_WORKER_LOST:
     case NEWS_ENDED:
-        return run_take_provider_news(r, n, now, err);
+        return run_take_provider_news(r, d, n, err);
     }
     return ST_OK;
 }
 
 /* Moves news into the batch; it stays in `sent` until the commit is answered. */
-static status take_news(struct engine_run *r, int64_t now, struct error *err) {
+static status take_news(struct engine_run *r, const struct decision *d, struct error *err) {
     struct news **end = &r->sent;
     while (*end)
         end = &(*end)->next;
     for (int taken = 0; r->inbox && taken < NEWS_PER_BATCH_MAX; taken++) {
         struct news *n = r->inbox;
         uint32_t count = r->batch.count;
-        status st = take_one(r, n, now, err);
+        status st = take_one(r, d, n, err);
         if (st != ST_OK) return st;
         n->rides = r->batch.count > count; /* what has no effect writes no receipt of one */
         r->inbox = n->next;
@@ -171,28 +226,25 @@ static bool may_start(struct engine_run *r, str *why_not) {
 
 static status decide(struct engine_run *r, struct error *err) {
     struct engine *eng = r->eng;
-    int64_t now_us = eng->ports.now_us(eng->ports.context);
     status st = r->stale ? run_read_newer(r, err) : ST_OK;
     if (st != ST_OK) return st;
     arena_reset(&r->batch_arena);
     flow_batch_init(&r->batch, &r->batch_arena);
+    struct decision d = {.flow = &r->flow,
+                         .now_us = eng->ports.now_us(eng->ports.context),
+                         .batch = &r->batch,
+                         .settle_max = eng->options.settle_max,
+                         .version = eng->options.version,
+                         .warnings = r->warnings,
+                         .report_ref = r->report};
     if (r->ending_code && !run_is_final(r->flow.run.head.status))
-        return flow_fail(&r->flow, str_c(r->ending_code), r->ending_message, now_us, &r->batch, err);
+        return flow_fail(&d, str_c(r->ending_code), r->ending_message, err);
     struct flow_recovery here = {.node = eng->options.node, .cause = FLOW_NODE};
-    if (r->recovered)
-        st = flow_recover(&r->flow, r->engine_attempt, &here, now_us, &r->batch, err);
-    if (st == ST_OK) st = take_news(r, now_us, err);
+    if (r->recovered) st = flow_recover(&d, r->engine_attempt, &here, err);
+    if (st == ST_OK) st = take_news(r, &d, err);
     if (st != ST_OK) return st;
-    str why_not = STR_NONE;
-    bool start = may_start(r, &why_not);
-    struct flow_now now = {.us = now_us,
-                           .may_start = start,
-                           .why_not = why_not,
-                           .settle_max = eng->options.settle_max,
-                           .version = eng->options.version,
-                           .warnings = r->warnings,
-                           .report_ref = r->report};
-    return flow_decide(&r->flow, &now, &r->batch, err);
+    d.may_start = may_start(r, &d.why_not);
+    return flow_decide(&d, err);
 }
 
 /* ---- committing ---- */
@@ -320,7 +372,8 @@ static void answer_sent(struct engine_run *r) {
         struct news *n = list;
         list = n->next;
         if (n->rides) say_rode(n);
-        if (n->poll) tasks_leased(r, n);
+        if (n->kind == NEWS_LEASE)
+            tasks_leased(r, n);
         else news_answer(n, n->verdict, &n->why);
     }
 }

@@ -104,10 +104,7 @@ static void answer_list(struct news *list, status code, const struct error *err)
     while (list) {
         struct news *n = list;
         list = n->next;
-        if (n->poll) {
-            struct engine_poll *poll = n->poll;
-            poll->pending--;
-        }
+        if (n->kind == NEWS_LEASE) n->lease.poll->pending--;
         news_answer(n, code, err);
     }
 }

@@ -89,7 +89,7 @@ struct engine_options {
     str node;              /* for RunRecovered */
     str version;           /* of the program */
     const char *provider[ADAPTER_COUNT]; /* what engineRunRef adds, a JSON object; NULL: no such one */
-    uint32_t settle_max;   /* see flow_now */
+    uint32_t settle_max;                 /* see struct decision */
     int64_t tenant_active_max, plan_active_max; /* admission; 0: no limit */
     bool only_asked;       /* loads no run by itself: only what is started, signalled, looked at */
     uint32_t resident_max; /* runs kept in memory though they only wait */
@@ -123,6 +123,13 @@ void engine_lose(struct engine *engine);
 
 typedef void (*engine_done)(void *context, status code, const struct error *err);
 
+struct engine_caller {                 /* who asks for an operation, and how the answer gets back */
+    str actor;                         /* for the events, or STR_NONE. Copied */
+    const struct append_rider *riders; /* committed with it, live until `done`; or NULL */
+    engine_done done;                  /* or NULL */
+    void *context;
+};
+
 struct start_request {
     struct plan_ref ref;
     str tenant_id, project_id, environment_id, run_id; /* run_id STR_NONE: a UUID v4 is made */
@@ -146,8 +153,8 @@ struct engine_run_ref engine_run_ref(const struct engine *engine, str adapter, s
                                      struct arena *arena);
 /* A signal; idempotent on its signal_id. A run of another node answers
  * RUN_ELSEWHERE: host_post_signal() reaches it. */
-void engine_signal(struct engine *engine, str run_id, const struct signal *given, str actor,
-                   const struct append_rider *riders, engine_done done, void *context);
+void engine_signal(struct engine *engine, str run_id, const struct signal *given,
+                   const struct engine_caller *caller);
 
 /* ---- what a provider says; see struct provider_ports. Told again, it has no second effect ---- */
 
@@ -175,14 +182,21 @@ struct task {
     uuid correlation;
 };
 typedef void (*engine_tasks_done)(void *context, const struct task *tasks, size_t count);
-/* Leases up to `max` tasks of the queue; answers when there is at least one, or at the deadline with
- * none. With a receipt (or NULL), which is copied, one like it is committed with each lease; its
- * body is the task's task_ref_write(). */
+struct poll_request {
+    str tenant_id, queue;
+    str worker;                    /* who polls, for the events */
+    size_t max;                    /* tasks leased at most */
+    int64_t lease_ms;              /* unless the plan says otherwise */
+    int64_t deadline_us;           /* answered then with what there is: nothing */
+    const struct receipt *receipt; /* or NULL. Copied; see below */
+};
 struct engine_poll;
-MUST_CHECK status engine_poll(struct engine *engine, str tenant_id, str queue, str worker,
-                              size_t max, int64_t lease_ms, int64_t deadline_us,
-                              const struct receipt *receipt, engine_tasks_done done, void *context,
-                              struct engine_poll **out, struct error *err);
+/* Leases up to `max` tasks of the queue; answers when there is at least one, or at the deadline
+ * with none. With a receipt, one like it is committed with each lease; its body is the task's
+ * task_ref_write(). */
+MUST_CHECK status engine_poll(struct engine *engine, const struct poll_request *request,
+                              engine_tasks_done done, void *context, struct engine_poll **out,
+                              struct error *err);
 /* It waits no longer: `done` comes now, or when it is known which of its leases were committed. */
 void engine_poll_stop(struct engine *engine, struct engine_poll *poll);
 /* The poller went away: no answer comes. */
@@ -193,11 +207,10 @@ MUST_CHECK status engine_heartbeat(struct engine *engine, const struct task_ref 
 /* The task once more, as the poll gave it, while that lease holds: LEASE_LOST as above. */
 MUST_CHECK status engine_task_again(struct engine *engine, const struct task_ref *ref,
                                     struct arena *arena, struct task *out, struct error *err);
-/* The worker's result. LEASE_LOST as above; a repeated answer of the same lease is ST_OK. `actor`
- * (or STR_NONE) stands in the step's event; the riders (or NULL) are committed with it. */
-void engine_task_done(struct engine *engine, const struct task_ref *ref, bool ok, str output,
-                      str code, str message, str actor, const struct append_rider *riders,
-                      engine_done done, void *context);
+/* The worker's result. LEASE_LOST as above; a repeated answer of the same lease is ST_OK. The
+ * caller's actor stands in the step's event. */
+void engine_task_done(struct engine *engine, const struct task_ref *ref,
+                      const struct outcome *outcome, const struct engine_caller *caller);
 /* One line of text for a task_ref, without its tenant, and back: false if it is none. What is read
  * points into the text. */
 enum { TASK_REF_MAX = 2 * ID_BYTES_MAX + 80 };

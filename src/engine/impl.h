@@ -27,22 +27,53 @@ enum news_kind {
     NEWS_SIGNAL,
     NEWS_LEASE,
     /* from a provider: */
-    NEWS_LINKED,   /* output, code, message: workflow, provider's run, queue; ok: it continues another */
+    NEWS_LINKED,
     NEWS_ROTATING,
-    NEWS_WORKER_LOST, /* detail: the step; attempt; lease: how often */
-    NEWS_ENDED,       /* code, message */
+    NEWS_WORKER_LOST,
+    NEWS_ENDED,
+};
+struct news_launch {
+    uuid id;
+    str data, actor; /* see flow_launch() */
+};
+struct news_result {
+    uint32_t step;
+    int64_t attempt;
+    int64_t
+        lease; /* the worker's fencing number; 0: it comes from an executor, not from a worker */
+    struct outcome outcome;
+};
+struct news_signal {
+    uuid id;
+    struct signal signal;
+    str actor;
+};
+struct news_lease { /* a worker polls, and the task is free as far as we know */
+    struct engine_poll *poll;
+    uint32_t step;
+    int64_t ms;
+    int64_t attempt, number; /* of the lease that was decided */
+};
+struct news_worker_lost {
+    str step_id;
+    int64_t attempt;
+    int64_t times; /* how often the attempt was given to another worker so far */
+};
+struct news_ended {
+    str code, message;
 };
 struct news { /* something that happened outside, on its way into a commit */
     struct news *next;
     enum news_kind kind;
-    uint32_t step;
-    int64_t attempt, lease; /* lease 0: an executor's result, not a worker's */
-    bool ok;
-    str output, code, message, detail, actor;
-    struct signal signal;
-    uuid id;
-    struct engine_poll *poll;
-    int64_t lease_ms;
+    union { /* by kind; nothing for NEWS_ROTATING */
+        struct news_launch launch;
+        struct news_result result;
+        struct news_signal signal;
+        struct news_lease lease;
+        struct provider_link linked;
+        struct news_worker_lost worker_lost;
+        struct news_ended ended;
+    };
     const struct append_rider *riders; /* the caller's, until `done`; of a lease the batch's. Or NULL */
     bool rides;                        /* its events, and so its riders, are in the batch */
     engine_done done; /* or NULL */
@@ -159,9 +190,8 @@ void run_timer(struct engine_run *r, int64_t due_us);
 /* ---- drive.c ---- */
 void run_drive(struct engine_run *r);
 void run_push(struct engine_run *r, struct news *n);
-/* With a copy of the texts it is given; NULL out of memory. */
-struct news *news_new(enum news_kind kind, str output, str code, str message, str detail,
-                      str actor);
+/* A copy of `from` that owns its texts; NULL out of memory. */
+struct news *news_new(const struct news *from);
 void news_answer(struct news *n, status code, const struct error *err); /* frees it */
 
 /* ---- attempts.c ---- */
@@ -179,8 +209,9 @@ void run_bind(struct engine_run *r);
 bool run_is_bound(struct engine_run *r);
 /* Its plan's reference as JSON, in the run's arena. */
 MUST_CHECK status run_plan_ref(struct engine_run *r, str *out, struct error *err);
-MUST_CHECK status run_take_provider_news(struct engine_run *r, const struct news *n, int64_t now_us,
-                                         struct error *err);
+/* `d` is a round of deciding about the run. */
+MUST_CHECK status run_take_provider_news(struct engine_run *r, const struct decision *d,
+                                         const struct news *n, struct error *err);
 
 /* ---- load.c ---- */
 /* Loads a run that is not in memory. *out NULL with ST_OK: it is finished. */

@@ -368,17 +368,14 @@ static status launch_news(struct engine_run *r, const struct start_request *q,
     }
     buf_put_char(&b, '}');
     status st = ST_OK;
-    struct news *n = NULL;
-    if (b.full) {
+    struct news news = {.kind = NEWS_LAUNCH,
+                        .launch = {.id = r->launch_id, .data = buf_str(&b), .actor = q->actor},
+                        .riders = q->riders};
+    if (b.full)
         st = error_at(err, ST_LIMIT, "PARAMETERS_TOO_LARGE", "/parameters",
                       "plan reference and parameters together exceed %zu bytes", FLOW_PAYLOAD_MAX);
-    } else if (!(n = news_new(NEWS_LAUNCH, STR_NONE, STR_NONE, STR_NONE, buf_str(&b), q->actor))) {
+    else if (!(*out = news_new(&news)))
         st = no_memory(err);
-    } else {
-        n->id = r->launch_id;
-        n->riders = q->riders;
-        *out = n;
-    }
     buf_release(&b);
     return st;
 }
@@ -516,21 +513,6 @@ out:
 
 /* ---- signals ---- */
 
-static status signal_news(str run_id, const struct signal *signal, str actor, struct engine *eng,
-                          struct news **out, struct error *err) {
-    struct news *n = news_new(NEWS_SIGNAL, signal->signal_id, signal->name, signal->reason,
-                              signal->payload, actor);
-    if (!n) return no_memory(err);
-    n->signal = *signal;
-    n->signal.signal_id = n->output;
-    n->signal.name = n->code;
-    n->signal.reason = n->message;
-    n->signal.payload = n->detail;
-    n->id = n->signal.signal_id.ptr ? signal_uuid(run_id, n->signal.signal_id) : fresh_uuid(eng);
-    *out = n;
-    return ST_OK;
-}
-
 struct seeking {
     char id[UUID_TEXT_LEN];
     bool found;
@@ -560,13 +542,13 @@ static status signal_of_finished(struct engine *eng, str run_id, const struct si
     return error_at(err, ST_CONFLICT, "RUN_FINISHED", "", "the run is finished");
 }
 
-void engine_signal(struct engine *eng, str run_id, const struct signal *given, str actor,
-                   const struct append_rider *riders, engine_done done, void *context) {
+void engine_signal(struct engine *eng, str run_id, const struct signal *given,
+                   const struct engine_caller *caller) {
     struct error err = {0};
     struct news *n = NULL;
     struct signal signal = *given;
     status st = signal_validate(&signal, &err);
-    if (st == ST_OK && actor.len > ACTOR_BYTES_MAX)
+    if (st == ST_OK && caller->actor.len > ACTOR_BYTES_MAX)
         st = error_at(&err, ST_INVALID, "SIGNAL_INVALID", "/actor",
                       "an actor has at most %d bytes", ACTOR_BYTES_MAX);
     struct engine_run *r = st == ST_OK ? engine_resident(eng, run_id) : NULL;
@@ -574,23 +556,19 @@ void engine_signal(struct engine *eng, str run_id, const struct signal *given, s
         st = run_load(eng, run_id, &r, &err);
         if (st == ST_OK && !r) { /* finished: cancelling it again changes nothing */
             if (signal.kind != SIGNAL_CANCEL) st = signal_of_finished(eng, run_id, &signal, &err);
-            answer(done, context, st, &err);
+            answer(caller->done, caller->context, st, &err);
             return;
         }
     }
-    if (st == ST_OK) st = signal_news(run_id, &signal, actor, eng, &n, &err);
-    if (n && signal.step_id.ptr &&
-        !arena_try_str(&r->arena, signal.step_id, &n->signal.step_id)) {
-        mem_free(n);
-        n = NULL;
-        st = no_memory(&err);
+    if (st == ST_OK) {
+        uuid id = signal.signal_id.ptr ? signal_uuid(run_id, signal.signal_id) : fresh_uuid(eng);
+        n = news_new(&(struct news){.kind = NEWS_SIGNAL,
+                                    .signal = {.id = id, .signal = signal, .actor = caller->actor},
+                                    .riders = caller->riders,
+                                    .done = caller->done,
+                                    .context = caller->context});
+        if (!n) st = no_memory(&err);
     }
-    if (!n) {
-        answer(done, context, st, &err);
-        return;
-    }
-    n->riders = riders;
-    n->done = done;
-    n->context = context;
-    run_push(r, n);
+    if (n) run_push(r, n);
+    else answer(caller->done, caller->context, st, &err);
 }

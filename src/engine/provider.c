@@ -64,54 +64,60 @@ bool run_is_bound(struct engine_run *r) {
 
 /* ---- news ---- */
 
-static status take_linked(struct engine_run *r, const struct news *n, int64_t now_us,
-                          struct error *err) {
-    struct flow *f = &r->flow;
+static status take_linked(struct engine_run *r, const struct decision *d,
+                          const struct provider_link *to, struct error *err) {
+    const struct flow *f = d->flow;
     struct flow_link link = {
-        .workflow_id = n->output, .provider_run_id = n->code, .queue = n->message};
-    bool known = f->link.provider_run_id.ptr && str_eq(f->link.provider_run_id, n->code);
+        .workflow_id = to->workflow_id, .provider_run_id = to->provider_run_id, .queue = to->queue};
+    bool known =
+        f->link.provider_run_id.ptr && str_eq(f->link.provider_run_id, to->provider_run_id);
     if (known || run_is_final(f->run.head.status)) return ST_OK;
     status st = ST_OK;
-    if (n->ok && f->links > 0 && !f->rotating) { /* its announcement was lost */
+    if (to->continued && f->links > 0 && !f->rotating) { /* its announcement was lost */
         struct flow_recovery why = {.node = r->eng->options.node, .cause = FLOW_NEW_HISTORY};
-        st = flow_recover(f, ++r->engine_attempt, &why, now_us, &r->batch, err);
+        st = flow_recover(d, ++r->engine_attempt, &why, err);
     }
-    return st == ST_OK ? flow_linked(f, &link, now_us, &r->batch, err) : st;
+    return st == ST_OK ? flow_linked(d, &link, err) : st;
 }
 
-static status take_worker_lost(struct engine_run *r, const struct news *n, int64_t now_us,
-                               struct error *err) {
-    int64_t step = plan_find(r->plan, n->detail);
+static status take_worker_lost(struct engine_run *r, const struct decision *d,
+                               const struct news_worker_lost *lost, struct error *err) {
+    int64_t step = plan_find(r->plan, lost->step_id);
     if (step < 0) return ST_OK;
     const struct flow_step *s = &r->flow.steps[step];
-    if (s->phase != FLOW_OPEN || s->attempt != n->attempt || n->lease <= (int64_t)s->crashes)
+    if (s->phase != FLOW_OPEN || s->attempt != lost->attempt || lost->times <= (int64_t)s->crashes)
         return ST_OK;
     struct flow_recovery why = {.node = r->eng->options.node,
                                 .cause = FLOW_WORKER,
                                 .step = (uint32_t)step,
-                                .times = (uint32_t)n->lease};
-    r->engine_attempt += n->lease - (int64_t)s->crashes;
-    return flow_recover(&r->flow, r->engine_attempt, &why, now_us, &r->batch, err);
+                                .times = (uint32_t)lost->times};
+    r->engine_attempt += lost->times - (int64_t)s->crashes;
+    return flow_recover(d, r->engine_attempt, &why, err);
 }
 
-status run_take_provider_news(struct engine_run *r, const struct news *n, int64_t now_us,
+status run_take_provider_news(struct engine_run *r, const struct decision *d, const struct news *n,
                               struct error *err) {
-    struct flow *f = &r->flow;
+    const struct flow *f = d->flow;
     struct flow_recovery rotates = {.node = r->eng->options.node, .cause = FLOW_NEW_HISTORY};
     bool over = run_is_final(f->run.head.status);
-    switch ((int)n->kind) {
+    switch (n->kind) {
     case NEWS_LINKED:
-        return take_linked(r, n, now_us, err);
+        return take_linked(r, d, &n->linked, err);
     case NEWS_WORKER_LOST:
-        return take_worker_lost(r, n, now_us, err);
+        return take_worker_lost(r, d, &n->worker_lost, err);
     case NEWS_ROTATING:
         if (over || f->rotating || f->links == 0) return ST_OK;
-        return flow_recover(f, ++r->engine_attempt, &rotates, now_us, &r->batch, err);
+        return flow_recover(d, ++r->engine_attempt, &rotates, err);
     case NEWS_ENDED:
-        return over ? ST_OK : flow_fail(f, n->code, n->message, now_us, &r->batch, err);
-    default:
-        return ST_OK;
+        return over ? ST_OK : flow_fail(d, n->ended.code, n->ended.message, err);
+    case NEWS_LAUNCH:
+    case NEWS_RESULT:
+    case NEWS_SIGNAL:
+    case NEWS_LEASE:
+        break;
     }
+    ASSERT(!"news of a provider");
+    return ST_OK;
 }
 
 /* ---- what a provider says ---- */
@@ -128,7 +134,8 @@ static struct engine_run *told_of(struct engine *eng, str run_id) {
     return NULL;
 }
 
-static void tell(struct engine *eng, str run_id, struct news *n) {
+static void tell(struct engine *eng, str run_id, const struct news *news) {
+    struct news *n = news_new(news);
     struct engine_run *r = n ? told_of(eng, run_id) : NULL;
     if (r)
         run_push(r, n);
@@ -137,28 +144,22 @@ static void tell(struct engine *eng, str run_id, struct news *n) {
 }
 
 void engine_linked(struct engine *eng, str run_id, const struct provider_link *link) {
-    struct news *n = news_new(NEWS_LINKED, link->workflow_id, link->provider_run_id, link->queue,
-                              STR_NONE, STR_NONE);
-    if (n) n->ok = link->continued;
-    tell(eng, run_id, n);
+    tell(eng, run_id, &(struct news){.kind = NEWS_LINKED, .linked = *link});
 }
 
 void engine_rotating(struct engine *eng, str run_id) {
-    tell(eng, run_id, news_new(NEWS_ROTATING, STR_NONE, STR_NONE, STR_NONE, STR_NONE, STR_NONE));
+    tell(eng, run_id, &(struct news){.kind = NEWS_ROTATING});
 }
 
 void engine_worker_lost(struct engine *eng, str run_id, str step_id, int64_t attempt,
                         int64_t times) {
-    struct news *n = news_new(NEWS_WORKER_LOST, STR_NONE, STR_NONE, STR_NONE, step_id, STR_NONE);
-    if (n) {
-        n->attempt = attempt;
-        n->lease = times;
-    }
-    tell(eng, run_id, n);
+    struct news_worker_lost lost = {.step_id = step_id, .attempt = attempt, .times = times};
+    tell(eng, run_id, &(struct news){.kind = NEWS_WORKER_LOST, .worker_lost = lost});
 }
 
 void engine_ended(struct engine *eng, str run_id, const char *code, str message) {
-    tell(eng, run_id, news_new(NEWS_ENDED, STR_NONE, str_c(code), message, STR_NONE, STR_NONE));
+    struct news_ended ended = {.code = str_c(code), .message = message};
+    tell(eng, run_id, &(struct news){.kind = NEWS_ENDED, .ended = ended});
 }
 
 bool engine_step(struct engine *eng, str run_id, str step_id, enum provider_step_state *out,

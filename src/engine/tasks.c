@@ -106,12 +106,11 @@ static struct task_entry *next_free(struct task_queue *q, int64_t now_us) {
 }
 
 static void hand_out(struct engine_poll *p, const struct task_entry *e) {
-    struct news *n = news_new(NEWS_LEASE, STR_NONE, STR_NONE, STR_NONE, STR_NONE, STR_NONE);
-    if (!n) return; /* offered again when its turn comes */
     int64_t planned = e->run->plan->steps[e->step].lease_ms; /* the plan knows its work best */
-    n->step = e->step;
-    n->poll = p;
-    n->lease_ms = planned > LEASE_MS_MAX ? LEASE_MS_MAX : planned > 0 ? planned : p->lease_ms;
+    int64_t ms = planned > LEASE_MS_MAX ? LEASE_MS_MAX : planned > 0 ? planned : p->lease_ms;
+    struct news *n = news_new(
+        &(struct news){.kind = NEWS_LEASE, .lease = {.poll = p, .step = e->step, .ms = ms}});
+    if (!n) return; /* offered again when its turn comes */
     p->pending++;
     run_push(e->run, n);
 }
@@ -181,29 +180,32 @@ static status fill_task(struct engine_run *r, uint32_t index, struct arena *aren
 }
 
 /* The task cannot even be described: its input's template fails. */
-static void fail_task(struct engine_run *r, const struct news *n, const struct error *why) {
+static void fail_task(struct engine_run *r, const struct news_lease *lease,
+                      const struct error *why) {
     const char *code = why->reason ? why->reason : "TEMPLATE_FAILED";
-    struct news *bad = news_new(NEWS_RESULT, STR_NONE, str_c(code), str_c(why->msg), STR_NONE,
-                                STR_NONE);
-    if (!bad) return;
-    bad->step = n->step;
-    bad->attempt = n->attempt;
-    run_push(r, bad);
+    struct news bad = {.kind = NEWS_RESULT,
+                       .result = {.step = lease->step,
+                                  .attempt = lease->attempt,
+                                  .outcome = outcome_failed(code, str_c(why->msg))}};
+    struct news *n = news_new(&bad);
+    if (n) run_push(r, n);
 }
 
 /* A lease is durable (or was refused): tell the poller. Frees the news. */
 void tasks_leased(struct engine_run *r, struct news *n) {
-    struct engine_poll *p = n->poll;
+    const struct news_lease *lease = &n->lease;
+    struct engine_poll *p = lease->poll;
     struct engine *eng = r->eng;
     struct error err = {0};
+    ASSERT(n->kind == NEWS_LEASE && p->pending > 0);
     p->pending--;
-    const struct flow_step *s = &r->flow.steps[n->step];
-    bool leased = n->verdict == ST_OK && s->phase == FLOW_OPEN && s->attempt == n->attempt &&
-                  (int64_t)s->leases == n->lease;
+    const struct flow_step *s = &r->flow.steps[lease->step];
+    bool leased = n->verdict == ST_OK && s->phase == FLOW_OPEN && s->attempt == lease->attempt &&
+                  (int64_t)s->leases == lease->number;
     if (leased) {
-        status st = fill_task(r, n->step, &p->arena, &p->tasks[p->leased], &err);
+        status st = fill_task(r, lease->step, &p->arena, &p->tasks[p->leased], &err);
         if (st == ST_OK) p->leased++;
-        else fail_task(r, n, &err);
+        else fail_task(r, lease, &err);
     }
     mem_free(n);
     int64_t now = eng->ports.now_us(eng->ports.context);
@@ -235,9 +237,9 @@ static bool keep_receipt(struct engine_poll *p, const struct receipt *receipt) {
 
 status tasks_ride(struct engine_run *r, struct news *n, struct error *err) {
     struct task_ref ref = {.run_id = r->run_id,
-                           .step_id = r->plan->steps[n->step].id,
-                           .attempt = n->attempt,
-                           .lease = n->lease};
+                           .step_id = r->plan->steps[n->lease.step].id,
+                           .attempt = n->lease.attempt,
+                           .lease = n->lease.number};
     char text[TASK_REF_MAX];
     struct buf body;
     struct receipt *receipt = arena_try(&r->batch_arena, sizeof(*receipt));
@@ -246,45 +248,51 @@ status tasks_ride(struct engine_run *r, struct news *n, struct error *err) {
     task_ref_write(&body, &ref);
     ASSERT(!body.full);
     if (!receipt || !rider) return no_memory(err);
-    *receipt = *n->poll->receipt;
+    *receipt = *n->lease.poll->receipt;
     if (!arena_try_str(&r->batch_arena, buf_str(&body), &receipt->body)) return no_memory(err);
     *rider = (struct append_rider){.receipt = receipt};
     n->riders = rider;
     return ST_OK;
 }
 
-status engine_poll(struct engine *eng, str tenant_id, str queue, str worker, size_t max,
-                   int64_t lease_ms, int64_t deadline_us, const struct receipt *receipt,
-                   engine_tasks_done done, void *context, struct engine_poll **out,
-                   struct error *err) {
-    if (max < 1 || max > POLL_TASKS_MAX)
+static status check_poll(const struct engine *eng, const struct poll_request *q,
+                         struct error *err) {
+    if (q->max < 1 || q->max > POLL_TASKS_MAX)
         return error_at(err, ST_INVALID, "POLL_INVALID", "/max", "max must be 1 to %d",
                         POLL_TASKS_MAX);
-    if (queue.len < 1 || queue.len > ID_BYTES_MAX || tenant_id.len < 1 ||
-        tenant_id.len > ID_BYTES_MAX)
+    if (q->queue.len < 1 || q->queue.len > ID_BYTES_MAX || q->tenant_id.len < 1 ||
+        q->tenant_id.len > ID_BYTES_MAX)
         return error_at(err, ST_INVALID, "POLL_INVALID", "/queue",
                         "tenant and queue must have 1 to %d bytes", ID_BYTES_MAX);
-    if (worker.len < 1 || worker.len > ACTOR_BYTES_MAX)
+    if (q->worker.len < 1 || q->worker.len > ACTOR_BYTES_MAX)
         return error_at(err, ST_INVALID, "POLL_INVALID", "/worker",
                         "a worker's name must have 1 to %d bytes", ACTOR_BYTES_MAX);
-    status st = check_lease(lease_ms, err);
+    status st = check_lease(q->lease_ms, err);
     if (st != ST_OK) return st;
     if (eng->poll_count >= POLLS_MAX)
         return error_at(err, ST_LIMIT, "POLLS_TOO_MANY", "", "%d pollers wait already", POLLS_MAX);
-    struct task_queue *q = queue_of(eng, tenant_id, queue);
+    return ST_OK;
+}
+
+status engine_poll(struct engine *eng, const struct poll_request *request, engine_tasks_done done,
+                   void *context, struct engine_poll **out, struct error *err) {
+    status st = check_poll(eng, request, err);
+    if (st != ST_OK) return st;
+    struct task_queue *q = queue_of(eng, request->tenant_id, request->queue);
     struct engine_poll *p = q ? mem_alloc(sizeof(*p)) : NULL;
     if (!p) return no_memory(err);
     arena_init(&p->arena, 1024, (size_t)256 * 1024 * 1024);
     *p = (struct engine_poll){.eng = eng,
                               .queue = q,
-                              .max = max,
-                              .lease_ms = lease_ms,
-                              .deadline_us = deadline_us,
+                              .max = request->max,
+                              .lease_ms = request->lease_ms,
+                              .deadline_us = request->deadline_us,
                               .done = done,
                               .context = context,
                               .arena = p->arena};
-    p->tasks = arena_try(&p->arena, max * sizeof(*p->tasks));
-    if (!p->tasks || !arena_try_str(&p->arena, worker, &p->worker) || !keep_receipt(p, receipt)) {
+    p->tasks = arena_try(&p->arena, p->max * sizeof(*p->tasks));
+    if (!p->tasks || !arena_try_str(&p->arena, request->worker, &p->worker) ||
+        !keep_receipt(p, request->receipt)) {
         arena_release(&p->arena);
         mem_free(p);
         return no_memory(err);
@@ -398,32 +406,33 @@ status engine_heartbeat(struct engine *eng, const struct task_ref *ref, int64_t 
     return st;
 }
 
-void engine_task_done(struct engine *eng, const struct task_ref *ref, bool ok, str output, str code,
-                      str message, str actor, const struct append_rider *riders, engine_done done,
-                      void *context) {
+void engine_task_done(struct engine *eng, const struct task_ref *ref, const struct outcome *outcome,
+                      const struct engine_caller *caller) {
     struct engine_run *r = NULL;
     struct error err = {0};
     uint32_t step = 0;
+    struct news *n = NULL;
     status st = ST_OK;
-    if (actor.len > ACTOR_BYTES_MAX)
+    if (caller->actor.len > ACTOR_BYTES_MAX)
         st = error_at(&err, ST_INVALID, "CONTEXT_INVALID", "/actor",
                       "an actor has at most %d bytes", ACTOR_BYTES_MAX);
     if (st == ST_OK) st = find_task(eng, ref, &r, &step, &err);
-    struct news *n = NULL;
-    if (st == ST_OK && !(n = news_new(NEWS_RESULT, output, code, message, STR_NONE, actor)))
-        st = no_memory(&err);
-    if (!n) {
-        if (done) done(context, st, &err);
-        return;
+    if (st == ST_OK) {
+        struct news news = {.kind = NEWS_RESULT,
+                            .result = {.step = step,
+                                       .attempt = ref->attempt,
+                                       .lease = ref->lease,
+                                       .outcome = *outcome},
+                            .riders = caller->riders,
+                            .done = caller->done,
+                            .context = caller->context};
+        news.result.outcome.actor = caller->actor;
+        if (!(n = news_new(&news))) st = no_memory(&err);
     }
-    n->step = step;
-    n->attempt = ref->attempt;
-    n->lease = ref->lease;
-    n->ok = ok;
-    n->riders = riders;
-    n->done = done;
-    n->context = context;
-    run_push(r, n);
+    if (n)
+        run_push(r, n);
+    else if (caller->done)
+        caller->done(caller->context, st, &err);
 }
 
 /* ---- the end ---- */

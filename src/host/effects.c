@@ -41,7 +41,7 @@ static void unlink_waiter(struct waiter **list, const struct waiter *w) {
 }
 
 /* Gives the one answer. A waiter that the ledger still has is freed when it comes back. */
-static void answer(struct waiter *w, bool ok, str output, const char *code, str message) {
+static void answer(struct waiter *w, const struct outcome *outcome) {
     struct host_effects *e = w->owner;
     struct attempt *attempt = w->attempt;
     unlink_waiter(&e->waiters, w);
@@ -54,7 +54,16 @@ static void answer(struct waiter *w, bool ok, str output, const char *code, str 
         w->next = e->gone;
         e->gone = w;
     }
-    attempt->done(attempt, ok, output, code, message, STR_NONE);
+    attempt->done(attempt, outcome);
+}
+
+static void answer_done(struct waiter *w, str output) {
+    answer(w, &(struct outcome){.ok = true, .output = output});
+}
+
+static void answer_failed(struct waiter *w, const char *code, str message) {
+    struct outcome outcome = outcome_failed(code, message);
+    answer(w, &outcome);
 }
 
 static void put_id(struct buf *b, uuid id) {
@@ -71,7 +80,7 @@ static void answer_requested(struct waiter *w, const struct effect_info *info, b
     buf_put_c(&b, ",\"idempotencyKey\":");
     buf_put_json_str(&b, info->key);
     buf_put_c(&b, existing ? ",\"existing\":true}" : ",\"existing\":false}");
-    answer(w, true, buf_str(&b), NULL, STR_NONE);
+    answer_done(w, buf_str(&b));
     buf_release(&b);
 }
 
@@ -95,7 +104,7 @@ static void answer_dead(struct waiter *w, const struct effect_info *info) {
     buf_put(&b, code);
     if (message.len > 0) buf_put_c(&b, ": ");
     buf_put(&b, message);
-    answer(w, false, STR_NONE, "EFFECT_DEAD_LETTERED", buf_str(&b));
+    answer_failed(w, "EFFECT_DEAD_LETTERED", buf_str(&b));
     buf_release(&b);
     arena_release(&arena);
 }
@@ -113,7 +122,7 @@ static bool answer_settled(struct waiter *w, const struct effect_info *info) {
     buf_put_c(&b, ",\"status\":\"COMPLETED\",\"result\":");
     buf_put(&b, info->result.ptr ? info->result : STR("null"));
     buf_put_char(&b, '}');
-    answer(w, true, buf_str(&b), NULL, STR_NONE);
+    answer_done(w, buf_str(&b));
     buf_release(&b);
     return true;
 }
@@ -133,7 +142,7 @@ static void on_asked(void *context, status st, const struct effect_info *info, b
     w->again = st == ST_RETRY;
     if (w->again) return;
     if (st != ST_OK) {
-        answer(w, false, STR_NONE, err->reason ? err->reason : "EFFECT_FAILED", str_c(err->msg));
+        answer_failed(w, err->reason ? err->reason : "EFFECT_FAILED", str_c(err->msg));
         return;
     }
     w->effect_id = info->effect.id;
@@ -191,7 +200,7 @@ static void check_times(struct host_effects *e) {
     int64_t now = clock_mono_ns();
     for (struct waiter *w = e->waiters; w;) {
         bool ends = w->until_ns > 0 && w->until_ns <= now;
-        if (ends) answer(w, false, STR_NONE, "TIMEOUT", STR("the effect took too long"));
+        if (ends) answer_failed(w, "TIMEOUT", STR("the effect took too long"));
         w = ends ? e->waiters : w->next;
     }
 }
@@ -244,7 +253,7 @@ void host_effects_start(struct host_effects *e, struct attempt *attempt) {
     struct error err = {0};
     struct waiter *w = mem_alloc(sizeof(*w));
     if (!w) {
-        attempt->done(attempt, false, STR_NONE, "EFFECT_FAILED", STR("out of memory"), STR_NONE);
+        attempt_fail(attempt, "EFFECT_FAILED", STR("out of memory"));
         return;
     }
     *w = (struct waiter){.next = e->waiters, .owner = e, .attempt = attempt};
@@ -254,18 +263,18 @@ void host_effects_start(struct host_effects *e, struct attempt *attempt) {
     attempt->executor_data = w;
     if (!e->halted && ask(w, &err) == ST_OK) return;
     w->asked = true; /* nobody else has it */
-    answer(w, false, STR_NONE,
-           e->halted    ? "CANCELLED"
-           : err.reason ? err.reason
-                        : "EFFECT_FAILED",
-           e->halted ? STR("cancelled: the host is closing") : str_c(err.msg));
+    answer_failed(w,
+                  e->halted    ? "CANCELLED"
+                  : err.reason ? err.reason
+                               : "EFFECT_FAILED",
+                  e->halted ? STR("cancelled: the host is closing") : str_c(err.msg));
 }
 
 void host_effects_stop(struct host_effects *e, struct attempt *attempt) {
     struct waiter *w = attempt->executor_data;
     if (!w) return; /* answered */
     ASSERT(w->owner == e);
-    answer(w, false, STR_NONE, "CANCELLED", STR("cancelled: the effect goes on"));
+    answer_failed(w, "CANCELLED", STR("cancelled: the effect goes on"));
 }
 
 void host_effects_mind(struct host_effects *e, str run_id) {
@@ -310,7 +319,7 @@ void host_effects_close(struct host_effects *e) {
     if (!e) return;
     dispatcher_close(e->dispatcher);
     while (e->waiters)
-        answer(e->waiters, false, STR_NONE, "CANCELLED", STR("cancelled: the host is closing"));
+        answer_failed(e->waiters, "CANCELLED", STR("cancelled: the host is closing"));
     while (e->gone) {
         struct waiter *w = e->gone;
         e->gone = w->next;

@@ -313,7 +313,7 @@ static void port_stop(void *context, struct attempt *attempt) {
     else if (!h->options.passive)
         executor_stop(h->executor, attempt);
     else
-        attempt->done(attempt, false, STR_NONE, "CANCELLED", STR("it was not executed"), STR_NONE);
+        attempt_fail(attempt, "CANCELLED", STR("it was not executed"));
 }
 
 /* The run is left, not ended: what a provider has of it goes on. */

@@ -41,7 +41,8 @@ static void on_signalled(void *context, str run_id, const struct signal *signal,
     struct one *o = context;
     if (!o->all->engine) return;
     metric_add(o->m_signals, 1);
-    engine_signal(o->all->engine, run_id, signal, actor, NULL, signal_done, o);
+    engine_signal(o->all->engine, run_id, signal,
+                  &(struct engine_caller){.actor = actor, .done = signal_done, .context = o});
 }
 
 static void on_recovered(void *context, str run_id, str step_id, int64_t attempt, int64_t times) {
@@ -183,8 +184,7 @@ static struct provider *of(struct host_providers *p, enum adapter_kind adapter) 
 }
 
 static void answer_nobody(struct attempt *attempt) {
-    attempt->done(attempt, false, STR_NONE, "CANCELLED", STR("it is left to whoever goes on"),
-                  STR_NONE);
+    attempt_fail(attempt, "CANCELLED", STR("it is left to whoever goes on"));
 }
 
 void host_providers_start(struct host_providers *p, struct attempt *attempt) {
@@ -284,9 +284,7 @@ void host_providers_observe(struct host_providers *p, const struct engine_note *
     arena_init(&arena, 4096, (size_t)4 * EVENT_BYTES_MAX);
     for (size_t i = 0; i < note->count; i++) {
         const struct flow_event *e = &note->events[i];
-        static const char lost[] = "\"workerLost\"";
-        if (e->type == EVENT_RUN_RECOVERED && e->payload.ptr &&
-            memmem(e->payload.ptr, e->payload.len, lost, sizeof(lost) - 1))
+        if (e->type == EVENT_RUN_RECOVERED && e->cause == FLOW_WORKER)
             metric_add(p->one[adapter].m_lost, 1);
         arena_reset(&arena);
         if (note_of(note, &note->events[i], &arena, &told)) provider->ops->note(provider, &told);

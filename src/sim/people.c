@@ -79,7 +79,10 @@ static void change_mind(struct world *w, struct sim_node *n, struct sim_run *run
     op->signal = signal_uuid(str_c(run->run_id), s.signal_id);
     op->signal_kind = SIGNAL_CANCEL;
     sim_world_trace(w, "client cancels %s at once", run->run_id);
-    engine_signal(n->engine, str_c(run->run_id), &s, STR("client"), &rider, signal_done, op);
+    engine_signal(
+        n->engine, str_c(run->run_id), &s,
+        &(struct engine_caller){
+            .actor = STR("client"), .riders = &rider, .done = signal_done, .context = op});
 }
 
 void sim_client_start(struct world *w, struct sim_run *run) {
@@ -152,7 +155,10 @@ static void send_signal(struct world *w, struct sim_run *run, struct signal *s, 
     struct sim_op *op = op_new(w, OP_SIGNAL, run);
     op->signal = signal_uuid(str_c(run->run_id), s->signal_id);
     op->signal_kind = s->kind;
-    engine_signal(n->engine, str_c(run->run_id), s, STR("operator"), &rider, signal_done, op);
+    engine_signal(
+        n->engine, str_c(run->run_id), s,
+        &(struct engine_caller){
+            .actor = STR("operator"), .riders = &rider, .done = signal_done, .context = op});
 }
 
 static void new_signal_id(struct sim_run *run, char out[SIGNAL_ID_MAX]) {
@@ -221,7 +227,9 @@ static void care_signal(struct world *w, struct sim_run *run, str name, str step
     op->signal = signal_uuid(str_c(run->run_id), s.signal_id);
     op->signal_kind = signal_kind_of(name);
     sim_world_trace(w, "care sends %.*s %.*s to %s", STR_ARG(name), STR_ARG(step_id), run->run_id);
-    engine_signal(n->engine, str_c(run->run_id), &s, STR("care"), &rider, signal_done, op);
+    engine_signal(n->engine, str_c(run->run_id), &s,
+                  &(struct engine_caller){
+                      .actor = STR("care"), .riders = &rider, .done = signal_done, .context = op});
 }
 
 static bool care_for(struct world *w, struct sim_run *run) {
@@ -384,9 +392,14 @@ void sim_worker_acts(struct world *w, struct sim_worker *k) {
     k->deadline_us = w->now_us + sim_rng_between(&w->rng, 0, (w->calm ? 2 : 8) * SECOND);
     char name[16];
     snprintf(name, sizeof(name), "worker%u", k->index);
-    status st =
-        engine_poll(n->engine, tenant, queue, str_c(name), (size_t)sim_rng_between(&w->rng, 1, 3),
-                    k->lease_ms, k->deadline_us + n->skew_us, NULL, polled, k, &k->poll, &err);
+    status st = engine_poll(n->engine,
+                            &(struct poll_request){.tenant_id = tenant,
+                                                   .queue = queue,
+                                                   .worker = str_c(name),
+                                                   .max = (size_t)sim_rng_between(&w->rng, 1, 3),
+                                                   .lease_ms = k->lease_ms,
+                                                   .deadline_us = k->deadline_us + n->skew_us},
+                            polled, k, &k->poll, &err);
     ASSERT(st == ST_OK);
     if (k->poll && !w->calm && sim_rng_chance(&w->rng, 100)) /* it will go away before its time */
         worker_after(w, k, sim_rng_between(&w->rng, 0, 2 * SECOND));
@@ -448,9 +461,13 @@ void sim_worker_task(struct world *w, struct sim_task *t) {
              (long long)t->lease);
     struct sim_op *op = op_new(w, OP_TASK, t->run);
     op->task = t;
-    engine_task_done(n->engine, &ref, t->ok, t->ok ? str_c(output) : STR_NONE,
-                     t->ok ? STR_NONE : STR("WORKER_FAILED"),
-                     t->ok ? STR_NONE : STR("it did not work"), STR("worker"), NULL, task_done, op);
+    engine_task_done(
+        n->engine, &ref,
+        &(struct outcome){.ok = t->ok,
+                          .output = t->ok ? str_c(output) : STR_NONE,
+                          .code = t->ok ? STR_NONE : STR("WORKER_FAILED"),
+                          .message = t->ok ? STR_NONE : STR("it did not work")},
+        &(struct engine_caller){.actor = STR("worker"), .done = task_done, .context = op});
 }
 
 /* ---- beginning and calm ---- */

@@ -264,8 +264,9 @@ void sim_attempt_answer(struct world *w, struct sim_attempt *a) {
         sim_world_trace(w, "%s %s: executor answers %.*s#%lld %s", n->name, a->run->run_id,
                         STR_ARG(a->run->plan->steps[a->step].id), (long long)a->number,
                         ok ? "ok" : code);
-    attempt->done(attempt, ok, ok ? str_c(output) : STR_NONE, ok ? NULL : code,
-                  ok ? STR_NONE : STR("it did not work"), STR_NONE);
+    struct outcome o = {.ok = true, .output = str_c(output)};
+    if (!ok) o = outcome_failed(code, STR("it did not work"));
+    attempt->done(attempt, &o);
 }
 
 static void answer_after(struct world *w, struct sim_attempt *a, int64_t us) {
@@ -336,7 +337,7 @@ void sim_attempts_drop(struct world *w, struct sim_node *n) {
         struct attempt *attempt = a->attempt;
         n->attempts = a->next;
         a->attempt = NULL;
-        attempt->done(attempt, false, STR_NONE, "CANCELLED", STR_NONE, STR_NONE);
+        attempt_fail(attempt, "CANCELLED", STR_NONE);
     }
 }
 

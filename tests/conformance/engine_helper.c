@@ -134,7 +134,9 @@ status bed_signal(struct bed *bed, const char *run_id, const char *name, const c
                   const char *signal_id, struct error *err) {
     struct signal s = {.name = str_c(name), .step_id = str_c(step), .signal_id = str_c(signal_id)};
     struct answer *a = ARENA_NEW(&bed->arena, struct answer);
-    engine_signal(host_engine(bed->host), str_c(run_id), &s, STR("operator"), NULL, take_answer, a);
+    engine_signal(
+        host_engine(bed->host), str_c(run_id), &s,
+        &(struct engine_caller){.actor = STR("operator"), .done = take_answer, .context = a});
     return wait_answer(bed, a, err);
 }
 

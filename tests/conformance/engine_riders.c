@@ -92,7 +92,9 @@ static status signal_with(struct bed *bed, const char *run_id, const char *name,
                           const struct append_rider *riders) {
     struct told t = {0};
     struct signal s = {.name = str_c(name), .signal_id = str_c(id)};
-    engine_signal(host_engine(bed->host), str_c(run_id), &s, STR("ann"), riders, on_told, &t);
+    engine_signal(host_engine(bed->host), str_c(run_id), &s,
+                  &(struct engine_caller){
+                      .actor = STR("ann"), .riders = riders, .done = on_told, .context = &t});
     await(bed, &t);
     return t.code;
 }
@@ -151,8 +153,11 @@ TEST_DB(engine_riders_of_several_signals_share_a_commit) {
           "r");
     for (size_t i = 0; i < COUNT_OF(keys); i++) {
         struct signal s = {.name = STR("note"), .signal_id = str_c(keys[i])};
-        engine_signal(host_engine(bed.host), STR("r"), &s, STR("ann"), pack(&l[i], keys[i], "x"),
-                      on_told, &told[i]);
+        engine_signal(host_engine(bed.host), STR("r"), &s,
+                      &(struct engine_caller){.actor = STR("ann"),
+                                              .riders = pack(&l[i], keys[i], "x"),
+                                              .done = on_told,
+                                              .context = &told[i]});
     }
     for (size_t i = 0; i < COUNT_OF(keys); i++) {
         await(&bed, &told[i]);
@@ -177,8 +182,11 @@ TEST_DB(engine_riders_are_taken_back_with_their_news) {
     q.riders = pack(&l[0], "start", "x");
     engine_start(host_engine(bed.host), &q, id, on_told, &t[0]);
     struct signal s = {.name = STR("PAUSE")};
-    engine_signal(host_engine(bed.host), STR("open"), &s, STR("ann"), pack(&l[1], "pause", "x"),
-                  on_told, &t[1]);
+    engine_signal(host_engine(bed.host), STR("open"), &s,
+                  &(struct engine_caller){.actor = STR("ann"),
+                                          .riders = pack(&l[1], "pause", "x"),
+                                          .done = on_told,
+                                          .context = &t[1]});
     bed_turn(&bed, 200);
     CHECK(!t[0].there && !t[1].there, "%s %s", t[0].err.msg, t[1].err.msg);
     CHECK(!receipt_there(&bed, "start") && !receipt_there(&bed, "pause"));
@@ -248,8 +256,15 @@ static struct task take_task_with(struct bed *bed, int64_t lease_ms,
     struct polled p = {.bed = bed};
     struct engine_poll *poll = NULL;
     struct error err = {0};
-    status st = engine_poll(host_engine(bed->host), STR("acme"), STR("q"), STR("w"), 1, lease_ms,
-                            INT64_MAX / 2, receipt, on_tasks, &p, &poll, &err);
+    status st = engine_poll(host_engine(bed->host),
+                            &(struct poll_request){.tenant_id = STR("acme"),
+                                                   .queue = STR("q"),
+                                                   .worker = STR("w"),
+                                                   .max = 1,
+                                                   .lease_ms = lease_ms,
+                                                   .deadline_us = INT64_MAX / 2,
+                                                   .receipt = receipt},
+                            on_tasks, &p, &poll, &err);
     CHECK(st == ST_OK, "%s", err.msg);
     for (int i = 0; i < 4000 && !p.there; i++)
         bed_turn(bed, 5);
@@ -285,8 +300,9 @@ TEST_DB(engine_runs_belong_to_the_trace_that_started_them) {
     struct task second = take_task(&bed, 60000);
     CHECK(uuid_eq(second.correlation, trace) && second.ref.lease == 2);
     struct told t = {0};
-    engine_task_done(host_engine(bed.host), &second.ref, true, STR("1"), STR_NONE, STR_NONE,
-                     STR("worker:7"), NULL, on_told, &t);
+    engine_task_done(
+        host_engine(bed.host), &second.ref, &(struct outcome){.ok = true, .output = STR("1")},
+        &(struct engine_caller){.actor = STR("worker:7"), .done = on_told, .context = &t});
     await(&bed, &t);
     CHECK(t.code == ST_OK, "%s", t.err.msg);
     CHECK(bed_wait(&bed, "r") == RUN_COMPLETED);
@@ -311,8 +327,12 @@ TEST_DB(engine_runs_belong_to_the_trace_that_started_them) {
 static status finish(struct bed *bed, const struct task_ref *ref, bool ok,
                      const struct append_rider *riders) {
     struct told t = {0};
-    engine_task_done(host_engine(bed->host), ref, ok, ok ? STR("1") : STR_NONE,
-                     ok ? STR_NONE : STR("BAD"), STR_NONE, STR("w"), riders, on_told, &t);
+    engine_task_done(host_engine(bed->host), ref,
+                     &(struct outcome){.ok = ok,
+                                       .output = ok ? STR("1") : STR_NONE,
+                                       .code = ok ? STR_NONE : STR("BAD")},
+                     &(struct engine_caller){
+                         .actor = STR("w"), .riders = riders, .done = on_told, .context = &t});
     await(bed, &t);
     return t.code;
 }
@@ -427,8 +447,8 @@ static void check_not_found(struct bed *bed, const struct task_ref *ref, const c
     status st = engine_heartbeat(host_engine(bed->host), ref, 1000, &until, &err);
     CHECK(st == ST_NOT_FOUND && strcmp(err.reason, "RUN_NOT_FOUND") == 0, "%s", err.msg);
     CHECK(strcmp(err.msg, message) == 0, "%s", err.msg);
-    engine_task_done(host_engine(bed->host), ref, true, STR("1"), STR_NONE, STR_NONE, STR_NONE,
-                     NULL, on_told, &t);
+    engine_task_done(host_engine(bed->host), ref, &(struct outcome){.ok = true, .output = STR("1")},
+                     &(struct engine_caller){.done = on_told, .context = &t});
     await(bed, &t);
     CHECK(t.code == ST_NOT_FOUND && strcmp(t.err.reason, "RUN_NOT_FOUND") == 0, "%s", t.err.msg);
     CHECK(strcmp(t.err.msg, message) == 0, "%s", t.err.msg);
@@ -464,13 +484,19 @@ TEST_DB(engine_tasks_of_other_tenants_are_not_found) {
     check_not_found(&bed, &foreign, "there is no run \"r\"");
     char long_name[ACTOR_BYTES_MAX + 2];
     memset(long_name, 'x', sizeof long_name);
-    engine_task_done(host_engine(bed.host), &task.ref, false, STR_NONE, STR("BAD"), STR("no"),
-                     str_n(long_name, ACTOR_BYTES_MAX + 1), NULL, on_told, &t);
+    engine_task_done(host_engine(bed.host), &task.ref,
+                     &(struct outcome){.code = STR("BAD"), .message = STR("no")},
+                     &(struct engine_caller){.actor = str_n(long_name, ACTOR_BYTES_MAX + 1),
+                                             .done = on_told,
+                                             .context = &t});
     await(&bed, &t);
     CHECK(t.code == ST_INVALID && strcmp(t.err.reason, "CONTEXT_INVALID") == 0, "%s", t.err.msg);
     t = (struct told){0};
-    engine_task_done(host_engine(bed.host), &task.ref, false, STR_NONE, STR("BAD"), STR("no"),
-                     str_n(long_name, ACTOR_BYTES_MAX), NULL, on_told, &t);
+    engine_task_done(host_engine(bed.host), &task.ref,
+                     &(struct outcome){.code = STR("BAD"), .message = STR("no")},
+                     &(struct engine_caller){.actor = str_n(long_name, ACTOR_BYTES_MAX),
+                                             .done = on_told,
+                                             .context = &t});
     await(&bed, &t);
     CHECK(t.code == ST_OK, "%s", t.err.msg);
     CHECK(bed_wait(&bed, "r") == RUN_FAILED);

@@ -237,7 +237,8 @@ TEST_DB(engine_retry_step_is_refused_where_it_makes_no_sense) {
 static status give(struct bed *bed, const char *run_id, const char *name, const char *step,
                    const char *payload) {
     struct signal s = {.name = str_c(name), .step_id = str_c(step), .payload = str_c(payload)};
-    engine_signal(host_engine(bed->host), str_c(run_id), &s, STR("operator"), NULL, NULL, NULL);
+    engine_signal(host_engine(bed->host), str_c(run_id), &s,
+                  &(struct engine_caller){.actor = STR("operator")});
     bed_turn(bed, 50);
     return ST_OK;
 }
@@ -322,7 +323,8 @@ TEST_DB(engine_signals_are_recorded_with_their_sender) {
     bed_open(&bed);
     start(&bed, PLAN(STEP("a", "wait", ",\"signal\":\"go\"")), "r");
     struct signal s = {.name = STR("PAUSE"), .signal_id = STR("s-1"), .reason = STR("lunch")};
-    engine_signal(host_engine(bed.host), STR("r"), &s, STR("ann"), NULL, NULL, NULL);
+    engine_signal(host_engine(bed.host), STR("r"), &s,
+                  &(struct engine_caller){.actor = STR("ann")});
     until_status(&bed, "r", RUN_PAUSED);
     const struct event_record *got = find_row(&bed, "r", EVENT_SIGNAL_RECEIVED, NULL, 1);
     const struct event_record *paused = find_row(&bed, "r", EVENT_RUN_PAUSED, NULL, 0);

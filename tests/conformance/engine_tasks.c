@@ -33,9 +33,14 @@ static void poll_begin(struct bed *bed, struct polled *p, const char *worker, si
                        int64_t lease_ms, int64_t wait_ms) {
     struct error err = {0};
     *p = (struct polled){.bed = bed};
-    status st =
-        engine_poll(host_engine(bed->host), STR("acme"), STR("q"), str_c(worker), max, lease_ms,
-                    clock_wall_us() + wait_ms * 1000, NULL, on_tasks, p, &p->poll, &err);
+    status st = engine_poll(host_engine(bed->host),
+                            &(struct poll_request){.tenant_id = STR("acme"),
+                                                   .queue = STR("q"),
+                                                   .worker = str_c(worker),
+                                                   .max = max,
+                                                   .lease_ms = lease_ms,
+                                                   .deadline_us = clock_wall_us() + wait_ms * 1000},
+                            on_tasks, p, &p->poll, &err);
     CHECK(st == ST_OK, "%s", err.msg);
 }
 
@@ -71,8 +76,12 @@ static void on_told(void *context, status code, const struct error *err) {
 static struct told answer(struct bed *bed, const struct task_ref *ref, bool ok, const char *output,
                           const char *code) {
     struct told *t = ARENA_NEW(&bed->arena, struct told);
-    engine_task_done(host_engine(bed->host), ref, ok, str_c(output), str_c(code),
-                     code ? STR("sorry") : STR_NONE, STR_NONE, NULL, on_told, t);
+    engine_task_done(host_engine(bed->host), ref,
+                     &(struct outcome){.ok = ok,
+                                       .output = str_c(output),
+                                       .code = str_c(code),
+                                       .message = code ? STR("sorry") : STR_NONE},
+                     &(struct engine_caller){.done = on_told, .context = t});
     while (!t->there)
         bed_turn(bed, 5);
     return *t;
@@ -361,8 +370,12 @@ TEST_DB(engine_poll_refuses_what_makes_no_sense) {
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct error err = {0};
         struct engine_poll *poll = NULL;
-        CHECK(engine_poll(host_engine(bed.host), str_c(cases[i].tenant), str_c(cases[i].queue),
-                          str_c(cases[i].worker), cases[i].max, cases[i].lease_ms, 0, NULL,
+        CHECK(engine_poll(host_engine(bed.host),
+                          &(struct poll_request){.tenant_id = str_c(cases[i].tenant),
+                                                 .queue = str_c(cases[i].queue),
+                                                 .worker = str_c(cases[i].worker),
+                                                 .max = cases[i].max,
+                                                 .lease_ms = cases[i].lease_ms},
                           on_tasks, NULL, &poll, &err) == ST_INVALID,
               "case %zu", i);
         CHECK(strcmp(err.where, cases[i].where) == 0, "case %zu: %s", i, err.where);

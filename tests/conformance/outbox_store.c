@@ -295,15 +295,11 @@ struct asker { /* an attempt of an effect step */
     char code[64];
 };
 
-static void on_end(struct attempt *attempt, bool ok, str output, const char *code, str message,
-                   str detail) {
+static void on_end(struct attempt *attempt, const struct outcome *o) {
     struct asker *a = attempt->context;
-    UNUSED(output);
-    UNUSED(message);
-    UNUSED(detail);
     a->ended++;
-    a->ok = ok;
-    snprintf(a->code, sizeof(a->code), "%s", code ? code : "");
+    a->ok = o->ok;
+    snprintf(a->code, sizeof(a->code), "%.*s", STR_ARG(o->code));
 }
 
 static void asker_start(struct asker *a, struct rig *r, struct host_effects *e) {

@@ -162,8 +162,9 @@ static void got_tasks(void *context, const struct task *tasks, size_t count) {
         if (random_chance(&l->rng, 10)) continue;
         int times = random_chance(&l->rng, 10) ? 2 : 1;
         for (int k = 0; k < times; k++)
-            engine_task_done(host_engine(l->host), &tasks[i].ref, true, STR("{\"twice\":14}"),
-                             STR_NONE, STR_NONE, STR_NONE, NULL, task_told, NULL);
+            engine_task_done(host_engine(l->host), &tasks[i].ref,
+                             &(struct outcome){.ok = true, .output = STR("{\"twice\":14}")},
+                             &(struct engine_caller){.done = task_told});
     }
 }
 
@@ -172,8 +173,14 @@ static void poll_again(uv_timer_t *timer) {
     struct engine_poll *poll = NULL;
     struct error err;
     if (l->polling) return;
-    l->polling = engine_poll(host_engine(l->host), STR("tenant"), STR("q"), STR("worker"), 4, 150,
-                             clock_wall_us() + 200000, NULL, got_tasks, l, &poll, &err) == ST_OK;
+    l->polling = engine_poll(host_engine(l->host),
+                             &(struct poll_request){.tenant_id = STR("tenant"),
+                                                    .queue = STR("q"),
+                                                    .worker = STR("worker"),
+                                                    .max = 4,
+                                                    .lease_ms = 150,
+                                                    .deadline_us = clock_wall_us() + 200000},
+                             got_tasks, l, &poll, &err) == ST_OK;
 }
 
 static void start_told(void *context, status code, const struct error *err) {

@@ -210,7 +210,7 @@ static void conductor_start(struct provider *provider, struct attempt *attempt) 
     struct cstep *s = r ? cstep_make(r, attempt->step->id) : NULL;
     struct cjob *j = s ? cjob_make(c, attempt) : NULL;
     if (!j) {
-        attempt->done(attempt, false, STR_NONE, "PROVIDER_FAILED", STR("out of memory"), STR_NONE);
+        attempt_fail(attempt, "PROVIDER_FAILED", STR("out of memory"));
         return;
     }
     attempt->executor_data = j;

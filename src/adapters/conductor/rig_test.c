@@ -145,17 +145,14 @@ struct rig_step *rig_step(struct rig *e, const char *id) {
     return s;
 }
 
-static void on_result(struct attempt *attempt, bool ok, str output, const char *code, str message,
-                      str detail) {
+static void on_result(struct attempt *attempt, const struct outcome *o) {
     struct rig_step *s = attempt->context;
-    UNUSED(message);
-    UNUSED(detail);
     s->in_flight = false;
     s->answered = true;
-    s->ok = ok;
+    s->ok = o->ok;
     s->results++;
-    copy(s->code, sizeof s->code, str_c(code ? code : ""));
-    copy(s->output, sizeof s->output, output);
+    copy(s->code, sizeof s->code, o->code);
+    copy(s->output, sizeof s->output, o->output);
 }
 
 static void start(struct rig *e, uint32_t i) {

@@ -28,15 +28,14 @@ static void job_state(struct cjob *j, enum job_phase state) {
     if (state == JOB_NO_TASK) j->c->expected++;
 }
 
-static void own_done(struct attempt *own, bool ok, str output, const char *code, str message,
-                     str detail) {
+static void own_done(struct attempt *own, const struct outcome *outcome) {
     struct cjob *j = own->context;
     struct conductor *c = j->c;
     struct attempt *asked = j->asked;
     bool answers = !c->closing;
     c->running--;
     cjob_drop(j);
-    if (answers) asked->done(asked, ok, output, code, message, detail);
+    if (answers) asked->done(asked, outcome);
     if (c->finished)
         conductor_free(c);
     else
@@ -94,7 +93,7 @@ static void job_begin(struct cjob *j) {
 static void job_cancelled(struct cjob *j) {
     struct attempt *asked = j->asked;
     cjob_drop(j);
-    asked->done(asked, false, STR_NONE, "CANCELLED", STR("the attempt was stopped"), STR_NONE);
+    attempt_fail(asked, "CANCELLED", STR("the attempt was stopped"));
 }
 
 /* The engine may start and stop others from within an answer: the list is read anew each time. */

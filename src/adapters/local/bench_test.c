@@ -51,18 +51,17 @@ void bench_close(struct bench *b) {
 
 static char *keep(str s) { return s.ptr ? strndup(s.ptr, s.len) : NULL; }
 
-static void on_done(struct attempt *attempt, bool ok, str output, const char *code, str message,
-                    str detail) {
+static void on_done(struct attempt *attempt, const struct outcome *o) {
     struct shot *s = attempt->context;
     s->answers++;
-    s->ok = ok;
-    snprintf(s->code, sizeof s->code, "%s", code ? code : "");
+    s->ok = o->ok;
+    snprintf(s->code, sizeof s->code, "%.*s", STR_ARG(o->code));
     free(s->output);
     free(s->message);
     free(s->detail);
-    s->output = keep(output);
-    s->message = keep(message);
-    s->detail = keep(detail);
+    s->output = keep(o->output);
+    s->message = keep(o->message);
+    s->detail = keep(o->detail);
 }
 
 void shot_init(struct shot *s, const char *step_id, const char *body) {

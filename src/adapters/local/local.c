@@ -88,10 +88,13 @@ static void job_answer(struct job *job) {
     str text = str_c(job->message);
     text = text_uncut(text, false, true); /* vsnprintf() may have cut a character */
     if (!mask_text(&job->mask, text, &message)) buf_put_c(&message, "out of memory");
-    str output = job->output.len > 0 && job->ok ? buf_str(&job->output) : STR_NONE;
-    str detail = job->detail.len > 0 ? buf_str(&job->detail) : STR_NONE;
-    attempt->done(attempt, job->ok, output, job->ok ? NULL : job->code,
-                  job->ok ? STR_NONE : buf_str(&message), detail);
+    struct outcome o = {.ok = job->ok};
+    if (!o.ok)
+        o = outcome_failed(job->code, buf_str(&message));
+    else if (job->output.len > 0)
+        o.output = buf_str(&job->output);
+    if (job->detail.len > 0) o.detail = buf_str(&job->detail);
+    attempt->done(attempt, &o);
     buf_release(&message);
     job->answered = true;
     job_free_if_over(job);
@@ -218,7 +221,7 @@ static struct job *job_open(struct executor *ex, struct attempt *attempt) {
 void executor_start(struct executor *ex, struct attempt *attempt) {
     struct job *job = job_open(ex, attempt);
     if (!job) { /* the one answer that cannot wait: there is nothing to wait in */
-        attempt->done(attempt, false, STR_NONE, "SPAWN_FAILED", STR("out of memory"), STR_NONE);
+        attempt_fail(attempt, "SPAWN_FAILED", STR("out of memory"));
         return;
     }
     if (attempt->timeout_ms > 0) job_timer_start(job, TIMER_TIMEOUT, attempt->timeout_ms);

@@ -268,18 +268,18 @@ str history_queue(const struct history *h) {
 /* ---- outcomes ---- */
 
 static void fail_with(struct outcome *out, const char *code, str message) {
-    *out = (struct outcome){.code = code, .message = message};
+    *out = outcome_failed(code, message);
 }
 
 /* A code that we may have written: capitals, digits and '_'. Others come from somebody else. */
-static const char *code_of(str type, struct arena *arena) {
+static str code_of(str type, struct arena *arena) {
     str copy;
     bool good = type.len > 0 && type.len <= CODE_BYTES_MAX;
     for (size_t i = 0; good && i < type.len; i++) {
         char c = type.ptr[i];
         good = (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
     }
-    return good && arena_try_str(arena, type, &copy) ? copy.ptr : "PROVIDER_FAILURE";
+    return good && arena_try_str(arena, type, &copy) ? copy : STR("PROVIDER_FAILURE");
 }
 
 static bool json_valid(str text, struct arena *arena, yyjson_val **out) {
@@ -342,8 +342,8 @@ void history_outcome(const struct history_activity *a, bool stopped, struct aren
         return;
     case ACTIVITY_FAILED:
         failed(a, arena, out);
-        if (!str_eq(str_c(out->code), STR("WORKER_SHUTDOWN")) &&
-            !str_eq(str_c(out->code), STR("WORKER_ELSEWHERE")))
+        if (!str_eq(out->code, STR("WORKER_SHUTDOWN")) &&
+            !str_eq(out->code, STR("WORKER_ELSEWHERE")))
             return;
         break; /* it would have been tried again, had it not been asked to end */
     case ACTIVITY_TIMED_OUT:
@@ -354,5 +354,6 @@ void history_outcome(const struct history_activity *a, bool stopped, struct aren
         fail_with(out, "CANCELLED", STR("the attempt was cancelled"));
         break;
     }
-    if (stopped) out->code = "CANCELLED"; /* it ended after it was asked to, one way or another */
+    if (stopped)
+        out->code = STR("CANCELLED"); /* it ended after it was asked to, one way or another */
 }

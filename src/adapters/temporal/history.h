@@ -10,6 +10,7 @@
 #include "base/arena.h"
 #include "base/error.h"
 #include "base/str.h"
+#include "core/outcome.h"
 
 enum {
     HISTORY_EVENTS_MAX = 60000, /* the cluster ends an execution at 51200 */
@@ -74,13 +75,7 @@ const struct history_activity *history_find(const struct history *h, str id);
 str history_continues(const struct history *h);
 str history_queue(const struct history *h); /* where its workflow tasks are offered */
 
-/* What an ended activity means for its attempt: the arguments of attempt->done(). */
-struct outcome {
-    bool ok;
-    str output;
-    const char *code;
-    str message, detail;
-};
-/* `stopped`: it was asked to end. Texts live in the arena. */
+/* What an ended activity means for its attempt. `stopped`: it was asked to end. Texts live in the
+ * arena. */
 void history_outcome(const struct history_activity *activity, bool stopped, struct arena *arena,
                      struct outcome *out);

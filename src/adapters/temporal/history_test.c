@@ -27,7 +27,7 @@ static void check_ends(const struct history *h, struct arena *arena) {
         CHECK(found->attempt == want[i].attempt, "%s", want[i].id);
         history_outcome(found, false, arena, &o);
         CHECK(o.ok == want[i].ok && str_eq(o.output, str_c(want[i].output)), "%s", want[i].id);
-        CHECK(strcmp(o.code ? o.code : "", want[i].code) == 0, "%s: %s", want[i].id, o.code);
+        CHECK(str_eq(o.code, str_c(want[i].code)), "%s: %.*s", want[i].id, STR_ARG(o.code));
         CHECK(str_eq(o.message, str_c(want[i].message)), "%s", want[i].id);
         CHECK(str_eq(o.detail, str_c(want[i].detail)), "%s", want[i].id);
     }
@@ -166,21 +166,21 @@ TEST(temporal_outcomes_of_others_are_taken_with_care) {
         if (cases[i].result) a.result = wire_json_list(str_c(cases[i].result), &e.arena);
         history_outcome(&a, false, &e.arena, &o);
         CHECK(o.ok == cases[i].ok && str_eq(o.output, str_c(cases[i].output)), "case %zu", i);
-        CHECK(o.ok || strcmp(o.code, "OUTPUT_NOT_JSON") == 0, "case %zu", i);
+        CHECK(o.ok || str_eq(o.code, STR("OUTPUT_NOT_JSON")), "case %zu", i);
     }
     struct history_activity a = {.state = ACTIVITY_FAILED};
     struct outcome o;
     a.failure = wire_failure(STR("not a code"), STR("m"), STR("[1]"), false, &e.arena);
     history_outcome(&a, false, &e.arena, &o);
-    CHECK(strcmp(o.code, "PROVIDER_FAILURE") == 0 && !o.detail.ptr);
+    CHECK(str_eq(o.code, STR("PROVIDER_FAILURE")) && !o.detail.ptr);
     a.failure = wire_failure(STR("WORKER_SHUTDOWN"), STR("m"), STR_NONE, true, &e.arena);
     history_outcome(&a, true, &e.arena, &o);
-    CHECK(strcmp(o.code, "CANCELLED") == 0);
+    CHECK(str_eq(o.code, STR("CANCELLED")));
     a.failure = NULL;
     history_outcome(&a, true, &e.arena, &o);
-    CHECK(strcmp(o.code, "PROVIDER_FAILURE") == 0);
+    CHECK(str_eq(o.code, STR("PROVIDER_FAILURE")));
     a.state = ACTIVITY_TIMED_OUT;
     history_outcome(&a, false, &e.arena, &o);
-    CHECK(strcmp(o.code, "TIMEOUT") == 0);
+    CHECK(str_eq(o.code, STR("TIMEOUT")));
     events_release(&e);
 }

@@ -118,11 +118,11 @@ void wanted_answer(struct temporal_run *r, struct wanted *w, const struct outcom
     ASSERT(r->busy > 0);
     wanted_forget(r, w);
     r->digests = true;
-    attempt->done(attempt, o->ok, o->output, o->code, o->message, o->detail);
+    attempt->done(attempt, o);
 }
 
 void wanted_cancelled(struct temporal_run *r, struct wanted *w) {
-    struct outcome o = {.code = "CANCELLED", .message = STR("the attempt was cancelled")};
+    struct outcome o = outcome_failed("CANCELLED", STR("the attempt was cancelled"));
     wanted_answer(r, w, &o);
 }
 
@@ -396,8 +396,7 @@ void runs_start(struct provider *provider, struct attempt *attempt) {
     size_t size = attempt->step->id.len + 24;
     struct wanted *w = r ? mem_alloc(sizeof *w + size) : NULL;
     if (!w) {
-        attempt->done(attempt, false, STR_NONE, "PROVIDER_FAILURE",
-                      STR("out of memory, or too many runs at once"), STR_NONE);
+        attempt_fail(attempt, "PROVIDER_FAILURE", STR("out of memory, or too many runs at once"));
         return;
     }
     int n =
@@ -436,8 +435,7 @@ void runs_leave(struct provider *provider, struct attempt *attempt) {
         execution_set_due(r);
         execution_soon(r);
     }
-    attempt->done(attempt, false, STR_NONE, "CANCELLED", STR("it is left to whoever goes on"),
-                  STR_NONE);
+    attempt_fail(attempt, "CANCELLED", STR("it is left to whoever goes on"));
 }
 
 void runs_note(struct provider *provider, const struct provider_note *note) {

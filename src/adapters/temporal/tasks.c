@@ -399,7 +399,7 @@ static void on_answered(void *context, const struct rpc_answer *answer) {
 /* What can be answered here and now. */
 static void tell_answers(struct temporal_run *r, const struct task *task) {
     static const struct outcome too_large = {
-        .code = "PAYLOAD_TOO_LARGE",
+        .code = STR_LIT("PAYLOAD_TOO_LARGE"),
         .message = STR_LIT("the fields of the step are more than the cluster takes")};
     execution_tell_ended(r, &task->history);
     for (struct wanted *w = wanted_first(r); w; w = wanted_after(w)) {

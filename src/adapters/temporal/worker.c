@@ -192,13 +192,12 @@ static void job_complete(struct job *job, str output) {
                  STR_NONE, false);
 }
 
-static void on_attempt_done(struct attempt *attempt, bool ok, str output, const char *code,
-                            str message, str detail) {
+static void on_attempt_done(struct attempt *attempt, const struct outcome *o) {
     struct job *job = attempt->context;
-    if (ok)
-        job_complete(job, output);
-    else if (!str_eq(str_c(code), STR("CANCELLED")))
-        job_fail(job, str_c(code), message, detail, false);
+    if (o->ok)
+        job_complete(job, o->output);
+    else if (!str_eq(o->code, STR("CANCELLED")))
+        job_fail(job, o->code, o->message, o->detail, false);
     else if (job->cancelled)
         job_answer(job, RPC_ACTIVITY_CANCELED);
     else /* nobody at the cluster wanted that: it is this process that ends */

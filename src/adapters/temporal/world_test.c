@@ -278,16 +278,15 @@ void fake_open_linked(struct fake_run *run, struct provider *p) { open_as(run, p
 
 static struct world *the_world; /* for on_done(): an attempt knows its run only by name */
 
-static void on_done(struct attempt *attempt, bool ok, str output, const char *code, str message,
-                    str detail) {
+static void on_done(struct attempt *attempt, const struct outcome *o) {
     struct shot *s = attempt->context;
     CHECK(!attempt->executor_data);
     s->answers++;
-    s->ok = ok;
-    COPY(s->output, output);
-    COPY(s->code, str_c(code));
-    COPY(s->message, message);
-    COPY(s->detail, detail);
+    s->ok = o->ok;
+    COPY(s->output, o->output);
+    COPY(s->code, o->code);
+    COPY(s->message, o->message);
+    COPY(s->detail, o->detail);
     (void)news(the_world, attempt->run_id);
 }
 
