@@ -78,7 +78,8 @@ static status requested(struct effect *e, const struct event_record *rec, yyjson
 }
 
 static status executing(struct effect *e, const struct event_record *rec, yyjson_val *data,
-                        struct error *err) {
+                        struct arena *arena, struct error *err) {
+    UNUSED(arena);
     int64_t until = 0;
     if ((e->status != OUTBOX_PENDING && e->status != OUTBOX_FAILED) ||
         rec->event.logical_attempt != e->executions + 1 || rec->persisted_us < e->due_us)
@@ -90,10 +91,17 @@ static status executing(struct effect *e, const struct event_record *rec, yyjson
     return ST_OK;
 }
 
+/* Whether the event is about the execution that is under way. */
+static bool is_under_way(const struct effect *e, const struct event_record *rec) {
+    return e->status == OUTBOX_PROCESSING && rec->event.logical_attempt == e->executions;
+}
+
 static status failed(struct effect *e, const struct event_record *rec, yyjson_val *data,
-                     struct error *err) {
+                     struct arena *arena, struct error *err) {
+    UNUSED(arena);
     int64_t next = 0;
     int64_t count = 0;
+    if (!is_under_way(e, rec)) return moved(e, rec, err);
     if (!count_member(data, "retry_count", EFFECT_RETRIES_MAX + 1, &count))
         return lacks(rec, "retry_count", err);
     if (!yyjson_is_null(json_member(data, "next_retry_at")) &&
@@ -109,7 +117,8 @@ static status failed(struct effect *e, const struct event_record *rec, yyjson_va
 /* After a failure it only says when; of a dead letter, that an operator put it back; of a claim,
  * that the worker gives it back untouched. */
 static status retrying(struct effect *e, const struct event_record *rec, yyjson_val *data,
-                       struct error *err) {
+                       struct arena *arena, struct error *err) {
+    UNUSED(arena);
     bool here = rec->event.logical_attempt == e->executions;
     bool released = e->status == OUTBOX_PROCESSING && yyjson_is_true(json_member(data, "released"));
     if (here && e->status == OUTBOX_FAILED && e->due_us > 0) return ST_OK;
@@ -120,43 +129,46 @@ static status retrying(struct effect *e, const struct event_record *rec, yyjson_
     return ST_OK;
 }
 
-static status reduce(struct effect *e, const struct event_record *rec, yyjson_val *data,
-                     struct arena *arena, struct error *err) {
-    bool under_way = e->status == OUTBOX_PROCESSING && rec->event.logical_attempt == e->executions;
-    switch ((int)rec->event.type) {
-    case EVENT_EFFECT_REQUESTED:
-        return requested(e, rec, data, arena, err);
-    case EVENT_EFFECT_EXECUTING:
-        return executing(e, rec, data, err);
-    case EVENT_EFFECT_FAILED:
-        return under_way ? failed(e, rec, data, err) : moved(e, rec, err);
-    case EVENT_EFFECT_RETRYING:
-        return retrying(e, rec, data, err);
-    case EVENT_EFFECT_COMPLETED:
-        if (!under_way) return moved(e, rec, err);
-        e->status = OUTBOX_COMPLETED;
-        e->processed_us = rec->persisted_us;
-        e->result_seq = rec->seq;
-        e->due_us = 0;
-        return ST_OK;
-    default:
-        ASSERT(rec->event.type == EVENT_EFFECT_DEAD_LETTERED);
-        if (e->status != OUTBOX_FAILED || rec->event.logical_attempt != e->executions)
-            return moved(e, rec, err);
-        e->status = OUTBOX_DEAD_LETTER;
-        e->due_us = 0;
-        return ST_OK;
-    }
+static status completed(struct effect *e, const struct event_record *rec, yyjson_val *data,
+                        struct arena *arena, struct error *err) {
+    UNUSED(data);
+    UNUSED(arena);
+    if (!is_under_way(e, rec)) return moved(e, rec, err);
+    e->status = OUTBOX_COMPLETED;
+    e->processed_us = rec->persisted_us;
+    e->result_seq = rec->seq;
+    e->due_us = 0;
+    return ST_OK;
 }
+
+static status dead_lettered(struct effect *e, const struct event_record *rec, yyjson_val *data,
+                            struct arena *arena, struct error *err) {
+    UNUSED(data);
+    UNUSED(arena);
+    if (e->status != OUTBOX_FAILED || rec->event.logical_attempt != e->executions)
+        return moved(e, rec, err);
+    e->status = OUTBOX_DEAD_LETTER;
+    e->due_us = 0;
+    return ST_OK;
+}
+
+typedef status (*effect_reducer)(struct effect *e, const struct event_record *rec, yyjson_val *data,
+                                 struct arena *arena, struct error *err);
+static const effect_reducer reducers[EVENT_TYPE_COUNT] = {
+    [EVENT_EFFECT_REQUESTED] = requested, [EVENT_EFFECT_EXECUTING] = executing,
+    [EVENT_EFFECT_COMPLETED] = completed, [EVENT_EFFECT_FAILED] = failed,
+    [EVENT_EFFECT_RETRYING] = retrying,   [EVENT_EFFECT_DEAD_LETTERED] = dead_lettered,
+};
 
 status effect_apply(struct effect *e, const struct event_record *rec, struct arena *arena,
                     struct error *err) {
     struct arena scratch;
     yyjson_val *data = NULL;
     struct json_limits limits = {EVENT_BYTES_MAX, JSON_DEPTH_MAX};
+    ASSERT(rec->event.type < EVENT_TYPE_COUNT && reducers[rec->event.type]);
     arena_init(&scratch, 4096, SIZE_MAX);
     status st = json_parse(rec->event.payload, limits, &scratch, &data, err);
-    if (st == ST_OK) st = reduce(e, rec, data, arena, err);
+    if (st == ST_OK) st = reducers[rec->event.type](e, rec, data, arena, err);
     if (st == ST_OK) e->last_seq = rec->seq;
     arena_release(&scratch);
     return st;

@@ -32,7 +32,7 @@ static void read_metadata(struct parse *p, yyjson_val *val, void *into) {
     struct plan *plan = into;
     if (!plan_take_object(p, val, "metadata")) return;
     p->prefix = "metadata.";
-    plan_read_fields(p, val, metadata_fields, COUNT_OF(metadata_fields), NULL, 0, plan);
+    plan_read_fields(p, val, FIELD_LIST(metadata_fields), FIELD_LIST_NONE, plan);
     p->prefix = "";
     (void)json_str(json_member(val, "targetAdapter"), &plan->target_adapter);
 }
@@ -56,7 +56,7 @@ static void read_defaults(struct parse *p, yyjson_val *val, void *into) {
     UNUSED(into);
     if (!plan_take_object(p, val, "defaults")) return;
     p->prefix = "defaults.";
-    plan_read_fields(p, val, default_fields, COUNT_OF(default_fields), NULL, 0, p);
+    plan_read_fields(p, val, FIELD_LIST(default_fields), FIELD_LIST_NONE, p);
     p->prefix = "";
 }
 
@@ -112,7 +112,7 @@ static void read_root(struct parse *p) {
         return;
     }
     if (!read_version(p)) return;
-    plan_read_fields(p, p->root, root_fields, COUNT_OF(root_fields), NULL, 0, p->plan);
+    plan_read_fields(p, p->root, FIELD_LIST(root_fields), FIELD_LIST_NONE, p->plan);
     if (!p->no_memory && p->plan->step_count > 0) plan_link(p);
 }
 

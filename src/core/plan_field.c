@@ -244,28 +244,27 @@ static void read_field(struct parse *p, yyjson_val *val, const struct field *f, 
     }
 }
 
-/* The row of a member, among both tables; -1 if there is none. */
-static int find_field(str name, const struct field *fields, size_t count, const struct field *more,
-                      size_t more_count) {
-    for (size_t i = 0; i < count; i++) {
-        if (str_eq(fields[i].name, name)) return (int)i;
+/* Its index in the two lists, one after the other; -1: in neither. */
+static int find_field(str name, struct field_list fields, struct field_list more) {
+    for (size_t i = 0; i < fields.count; i++) {
+        if (str_eq(fields.items[i].name, name)) return (int)i;
     }
-    for (size_t i = 0; i < more_count; i++) {
-        if (str_eq(more[i].name, name)) return (int)(count + i);
+    for (size_t i = 0; i < more.count; i++) {
+        if (str_eq(more.items[i].name, name)) return (int)(fields.count + i);
     }
     return -1;
 }
 
 /* In the order of the tables, because some members must be known before others are read. */
-void plan_read_fields(struct parse *p, yyjson_val *object, const struct field *fields, size_t count,
-                      const struct field *more, size_t more_count, void *into) {
+void plan_read_fields(struct parse *p, yyjson_val *object, struct field_list fields,
+                      struct field_list more, void *into) {
     yyjson_val *vals[FIELDS_MAX] = {0};
-    ASSERT(count + more_count <= FIELDS_MAX);
+    ASSERT(fields.count + more.count <= FIELDS_MAX);
     yyjson_obj_iter it = yyjson_obj_iter_with(object);
     for (yyjson_val *key = yyjson_obj_iter_next(&it); key; key = yyjson_obj_iter_next(&it)) {
         str name = str_n(yyjson_get_str(key), yyjson_get_len(key));
         yyjson_val *val = yyjson_obj_iter_get_val(key);
-        int i = find_field(name, fields, count, more, more_count);
+        int i = find_field(name, fields, more);
         if (i >= 0) {
             vals[i] = val;
         } else if (!p->lenient) {
@@ -273,8 +272,8 @@ void plan_read_fields(struct parse *p, yyjson_val *object, const struct field *f
                         STR_ARG(plan_shown(name)));
         }
     }
-    for (size_t i = 0; i < count + more_count; i++) {
-        const struct field *f = i < count ? &fields[i] : &more[i - count];
+    for (size_t i = 0; i < fields.count + more.count; i++) {
+        const struct field *f = i < fields.count ? &fields.items[i] : &more.items[i - fields.count];
         if (vals[i] == NULL) {
             if (f->required) plan_refuse_missing(p, object, f->name);
         } else if (f->since > p->minor) {

@@ -81,8 +81,15 @@ str plan_shown(str s);
 
 /* ---- plan_field.c: reading members ---- */
 
-void plan_read_fields(struct parse *p, yyjson_val *object, const struct field *fields, size_t count,
-                      const struct field *more, size_t more_count, void *into);
+struct field_list {
+    const struct field *items;
+    size_t count;
+};
+#define FIELD_LIST(array) ((struct field_list){(array), COUNT_OF(array)})
+#define FIELD_LIST_NONE ((struct field_list){0})
+/* Reads the members that the two lists name into `into`. */
+void plan_read_fields(struct parse *p, yyjson_val *object, struct field_list fields,
+                      struct field_list more, void *into);
 const char *plan_kind_of(yyjson_val *val); /* "a string", "a number" ... */
 bool plan_take_str(struct parse *p, yyjson_val *val, const char *name, str *out);
 /* 1..255 bytes of UTF-8 without '|', control characters and Liquid. */

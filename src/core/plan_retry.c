@@ -48,7 +48,7 @@ void plan_read_retry(struct parse *p, yyjson_val *val, const struct plan_retry *
     *out = *base; /* what the object does not say stays as it is */
     if (!plan_take_object(p, val, "retry")) return;
     p->prefix = p->in_step ? "retry." : "defaults.retry.";
-    plan_read_fields(p, val, retry_fields, COUNT_OF(retry_fields), NULL, 0, out);
+    plan_read_fields(p, val, FIELD_LIST(retry_fields), FIELD_LIST_NONE, out);
     p->prefix = outer;
 }
 

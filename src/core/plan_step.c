@@ -179,9 +179,9 @@ static void read_step(struct parse *p, yyjson_val *val) {
     bool known = type < PLAN_TYPE_COUNT;
     if (type == PLAN_HTTP) step->output = PLAN_OUTPUT_JSON;
     p->lenient = !known; /* without a type nobody can say which other fields there are */
-    plan_read_fields(p, val, common_fields, COUNT_OF(common_fields),
-                     known ? plan_type_fields[type] : NULL, known ? plan_type_field_count[type] : 0,
-                     step);
+    struct field_list of_type = FIELD_LIST_NONE;
+    if (known) of_type = (struct field_list){plan_type_fields[type], plan_type_field_count[type]};
+    plan_read_fields(p, val, FIELD_LIST(common_fields), of_type, step);
     p->lenient = false;
     if (step->type == PLAN_SLEEP) check_sleep(p, step);
     check_phase(p, step);

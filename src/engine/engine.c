@@ -157,8 +157,8 @@ static void scan_due(struct engine *eng, int64_t now) {
     struct error err = {0};
     struct arena_mark mark = arena_mark(&eng->scratch);
     eng->scan_us = now + SCAN_EVERY_US;
-    status st = eng->ports.due(eng->ports.context, 1, now + SCAN_AHEAD_US, 0, SCAN_PAGE,
-                               &eng->scratch, &due, &err);
+    struct lease_range soon = {.from_us = 1, .to_us = now + SCAN_AHEAD_US, .limit = SCAN_PAGE};
+    status st = eng->ports.due(eng->ports.context, &soon, &eng->scratch, &due, &err);
     if (st != ST_OK)
         LOG(LOG_WARN, "could not look for runs that are due", LOG_S("error", str_c(err.msg)));
     size_t loaded = 0;
@@ -175,8 +175,8 @@ static void recover_page(struct engine *eng, int64_t now) {
     struct lease_runs page = {0};
     struct error err = {0};
     struct arena_mark mark = arena_mark(&eng->scratch);
-    status st = eng->ports.due(eng->ports.context, 0, 0, eng->recover_after, RECOVER_PAGE,
-                               &eng->scratch, &page, &err);
+    struct lease_range under_way = {.after = eng->recover_after, .limit = RECOVER_PAGE};
+    status st = eng->ports.due(eng->ports.context, &under_way, &eng->scratch, &page, &err);
     if (st != ST_OK) {
         LOG(LOG_WARN, "could not look for runs to go on with", LOG_S("error", str_c(err.msg)));
         eng->recover_us = now + RETRY_AFTER_US;

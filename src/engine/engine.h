@@ -62,8 +62,9 @@ struct engine_ports {
                    struct error *err);
     status (*walk)(void *context, const struct engine_loaded *loaded, int64_t after_seq,
                    ledger_walk walk, void *walk_context, struct error *err);
-    status (*due)(void *context, int64_t from_us, int64_t to_us, int64_t after, size_t limit,
-                  struct arena *arena, struct lease_runs *out, struct error *err);
+    /* Runs of this node: lease_due(). */
+    status (*due)(void *context, const struct lease_range *range, struct arena *arena,
+                  struct lease_runs *out, struct error *err);
     /* The plan, if that tenant may have it, checked as T44 says; it lives until plan_done(). */
     status (*plan)(void *context, str tenant_id, const struct plan_ref *ref,
                    const struct plan **out, struct error *err);

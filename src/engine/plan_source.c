@@ -66,14 +66,16 @@ static status look_in_folder(const struct plan_source *source, const struct plan
     return ST_OK;
 }
 
-status plan_source_local(const struct plan_source *source, str tenant_id,
-                         const struct plan_ref *ref, size_t here_max, struct arena *arena,
-                         struct plan_local *out, struct error *err) {
+status plan_source_local(const struct plan_source *source, const struct plan_wanted *wanted,
+                         size_t here_max, struct arena *arena, struct plan_local *out,
+                         struct error *err) {
+    const struct plan_ref *ref = wanted->ref;
     status st = look_in_folder(source, ref, here_max, arena, out, err);
     if (st != ST_NOT_FOUND || !source->stored) return st;
     struct error why = {0};
     str bytes = STR_NONE;
-    st = source->stored(source->stored_context, tenant_id, ref->sha256, arena, &bytes, &why);
+    st =
+        source->stored(source->stored_context, wanted->tenant_id, ref->sha256, arena, &bytes, &why);
     if (st == ST_OK) *out = (struct plan_local){.bytes = bytes};
     if (st == ST_OK || st == ST_NOT_FOUND) return st; /* the folder's error tells enough */
     return error_at(err, st, "PLAN_FETCH_FAILED", "", "plan \"%.*s\": %s", STR_ARG(ref->uri),
@@ -259,25 +261,22 @@ status plan_source_ask(const struct plan_source *source, const struct plan_ref *
     return ST_OK;
 }
 
-static status get_bytes(const struct plan_source *source, str tenant_id, const struct plan_ref *ref,
-                        int64_t now_us, struct arena *arena, struct plan_local *out,
-                        struct error *err) {
+static status get_bytes(const struct plan_source *source, const struct plan_wanted *wanted,
+                        struct arena *arena, struct plan_local *out, struct error *err) {
     struct plan_request ask = {0};
-    status st = plan_source_ask(source, ref, now_us, arena, &ask, err);
+    status st = plan_source_ask(source, wanted->ref, wanted->now_us, arena, &ask, err);
     if (st != ST_OK) return st;
-    if (ask.local)
-        return plan_source_local(source, tenant_id, ref, PLAN_BYTES_MAX, arena, out, err);
-    return fetch_remote(source, ref, &ask, arena, &out->bytes, err);
+    if (ask.local) return plan_source_local(source, wanted, PLAN_BYTES_MAX, arena, out, err);
+    return fetch_remote(source, wanted->ref, &ask, arena, &out->bytes, err);
 }
 
-status plan_source_fetch(const struct plan_source *source, str tenant_id,
-                         const struct plan_ref *ref, int64_t now_us, struct arena *arena,
-                         bool *open, struct plan **out, struct error *err) {
+status plan_source_fetch(const struct plan_source *source, const struct plan_wanted *wanted,
+                         struct arena *arena, bool *open, struct plan **out, struct error *err) {
     struct plan_local came = {0};
     struct arena scratch; /* the bytes as they came; plan_parse() keeps its own */
     arena_init(&scratch, 4096, SCRATCH_BYTES_MAX);
-    status st = get_bytes(source, tenant_id, ref, now_us, &scratch, &came, err);
-    if (st == ST_OK) st = plan_source_read(ref, came.bytes, arena, out, err);
+    status st = get_bytes(source, wanted, &scratch, &came, err);
+    if (st == ST_OK) st = plan_source_read(wanted->ref, came.bytes, arena, out, err);
     if (st == ST_OK && open) *open = came.open;
     arena_release(&scratch);
     return st;

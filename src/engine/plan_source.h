@@ -42,6 +42,11 @@ struct plan_source {
     void *stored_context;
 };
 
+struct plan_wanted { /* which plan, for whom, and when; borrowed */
+    str tenant_id;
+    const struct plan_ref *ref;
+    int64_t now_us;
+};
 /* Fetches for that tenant, verifies and parses; *out lives in the arena. *open (may be NULL): it
  * comes from the folder, so every tenant may have it. Reasons, in the order of the checks:
  * PLAN_SCHEMA_VERSION_UNSUPPORTED, PLAN_REF_EXPIRED, PLAN_URI_NOT_ALLOWED (also when the host turns
@@ -49,8 +54,8 @@ struct plan_source {
  * PLAN_TOO_LARGE, PLAN_SIZE_MISMATCH, PLAN_INTEGRITY_VALIDATION_FAILED (logged with both hashes;
  * the caller raises the alert), those of plan_parse(), PLAN_SCHEMA_VERSION_MISMATCH,
  * PLAN_ID_MISMATCH. ST_RETRY: the same call may work later. */
-MUST_CHECK status plan_source_fetch(const struct plan_source *source, str tenant_id,
-                                    const struct plan_ref *ref, int64_t now_us, struct arena *arena,
+MUST_CHECK status plan_source_fetch(const struct plan_source *source,
+                                    const struct plan_wanted *wanted, struct arena *arena,
                                     bool *open, struct plan **out, struct error *err);
 
 /* The same in parts, for those who must not wait: ask; fetch request.request by other means and
@@ -82,8 +87,8 @@ struct plan_local {
 };
 /* A local plan: the folder first, which costs no query. A file of more than `here_max` bytes is not
  * read here: plan_source_file() does it. *out lives in the arena. */
-MUST_CHECK status plan_source_local(const struct plan_source *source, str tenant_id,
-                                    const struct plan_ref *ref, size_t here_max,
+MUST_CHECK status plan_source_local(const struct plan_source *source,
+                                    const struct plan_wanted *wanted, size_t here_max,
                                     struct arena *arena, struct plan_local *out, struct error *err);
 MUST_CHECK status plan_source_file(const struct plan_ref *ref, str path, struct arena *arena,
                                    str *bytes, struct error *err);

@@ -11,6 +11,8 @@
 #include "net/fake_server_test.h"
 #include "test.h"
 
+#define WANTED(tenant, reference) ((struct plan_wanted){.tenant_id = (tenant), .ref = (reference)})
+
 #define PLAN_TEXT(id, version, schema)                                                             \
     "{\"schemaVersion\":\"" schema "\",\"metadata\":{\"planId\":\"" id                             \
     "\",\"planVersion\":\"" version "\"},\"steps\":[{\"stepId\":\"a\",\"type\":\"noop\"}]}"
@@ -119,7 +121,8 @@ static void check_refused(struct stage *s, const struct plan_ref *ref, const cha
     struct error err = {0};
     struct plan *plan = NULL;
     log_setup(STDERR_FILENO, false, LOG_OFF);
-    status st = plan_source_fetch(&s->source, STR("acme"), ref, 0, &s->arena, NULL, &plan, &err);
+    status st =
+        plan_source_fetch(&s->source, &WANTED(STR("acme"), ref), &s->arena, NULL, &plan, &err);
     log_setup(STDERR_FILENO, false, LOG_INFO);
     CHECK(st != ST_OK, "%.*s passed, not %s", STR_ARG(ref->uri), reason);
     CHECK(err.reason != NULL && strcmp(err.reason, reason) == 0, "%.*s: %s, not %s: %s",
@@ -136,7 +139,8 @@ TEST(plan_source_fetches_the_right_plan) {
     struct plan *plan = NULL;
     struct error err = {0};
     struct plan_ref ref = ref_to(&s, "/plan.json?a=b%20c&d=../x", GOOD);
-    CHECK(plan_source_fetch(&s.source, STR("acme"), &ref, 0, &s.arena, NULL, &plan, &err) == ST_OK,
+    CHECK(plan_source_fetch(&s.source, &WANTED(STR("acme"), &ref), &s.arena, NULL, &plan, &err) ==
+              ST_OK,
           "%s", err.msg);
     CHECK(str_eq(plan->plan_id, STR("orders")) && plan->step_count == 1);
     CHECK(memcmp(plan->sha256, ref.sha256, SHA256_LEN) == 0);
@@ -164,7 +168,8 @@ TEST(plan_source_maps_buckets) {
     s.source.endpoint_count = 1;
     struct plan *plan = NULL;
     struct error err = {0};
-    CHECK(plan_source_fetch(&s.source, STR("acme"), &ref, 0, &s.arena, NULL, &plan, &err) == ST_OK,
+    CHECK(plan_source_fetch(&s.source, &WANTED(STR("acme"), &ref), &s.arena, NULL, &plan, &err) ==
+              ST_OK,
           "%s", err.msg);
     CHECK(was_asked_for(&s, "/plan.json"));
     stage_close(&s);
@@ -179,7 +184,8 @@ TEST(plan_source_size_and_expiry) {
     struct plan_ref ref = ref_to(&s, "/plan.json", GOOD);
     ref.size_bytes = (int64_t)strlen(GOOD);
     ref.expires_us = 1;
-    CHECK(plan_source_fetch(&s.source, STR("acme"), &ref, 0, &s.arena, NULL, &plan, &err) == ST_OK,
+    CHECK(plan_source_fetch(&s.source, &WANTED(STR("acme"), &ref), &s.arena, NULL, &plan, &err) ==
+              ST_OK,
           "%s", err.msg);
     int requests = fake_server_requests(s.server);
     ref.expires_us = -1; /* past: refused before a fetch */
@@ -210,7 +216,8 @@ static str logged(struct stage *s, const struct plan_ref *ref, const char *reaso
     log_setup(fd, true, LOG_DEBUG);
     struct error err = {0};
     struct plan *plan = NULL;
-    status st = plan_source_fetch(&s->source, STR("acme"), ref, 0, &s->arena, NULL, &plan, &err);
+    status st =
+        plan_source_fetch(&s->source, &WANTED(STR("acme"), ref), &s->arena, NULL, &plan, &err);
     log_setup(STDERR_FILENO, false, LOG_INFO);
     ssize_t n = pread(fd, captured, sizeof captured, 0);
     close(fd);
@@ -250,7 +257,8 @@ TEST(plan_source_tells_of_tampering) {
 
     struct plan *plan = NULL;
     log_setup(STDERR_FILENO, false, LOG_OFF);
-    status st = plan_source_fetch(&s.source, STR("acme"), &ref, 0, &s.arena, NULL, &plan, &err);
+    status st =
+        plan_source_fetch(&s.source, &WANTED(STR("acme"), &ref), &s.arena, NULL, &plan, &err);
     log_setup(STDERR_FILENO, false, LOG_INFO);
     CHECK(st == ST_INVALID && plan == NULL);
     CHECK(memmem(err.msg, strlen(err.msg), want, sizeof want) != NULL, "%s", err.msg);
@@ -311,8 +319,8 @@ TEST(plan_source_fetch_failures) {
         struct error err = {0};
         struct plan *plan = NULL;
         struct plan_ref ref = ref_to(&s, cases[i].path, GOOD);
-        CHECK(plan_source_fetch(&s.source, STR("acme"), &ref, 0, &s.arena, NULL, &plan, &err) ==
-                  cases[i].want,
+        CHECK(plan_source_fetch(&s.source, &WANTED(STR("acme"), &ref), &s.arena, NULL, &plan,
+                                &err) == cases[i].want,
               "case %zu: %s", i, err.msg);
         CHECK(strcmp(err.reason, "PLAN_FETCH_FAILED") == 0, "case %zu: %s", i, err.reason);
     }
@@ -418,7 +426,8 @@ TEST(plan_source_judges_the_address_of_a_name) {
     ref.uri = str_c(uri);
     struct plan *plan = NULL;
     struct error err = {0};
-    CHECK(plan_source_fetch(&s.source, STR("acme"), &ref, 0, &s.arena, NULL, &plan, &err) == ST_OK,
+    CHECK(plan_source_fetch(&s.source, &WANTED(STR("acme"), &ref), &s.arena, NULL, &plan, &err) ==
+              ST_OK,
           "%s", err.msg);
     int connections = fake_server_connections(s.server);
     /* The same place through a template whose host is not fixed: only public addresses. */
@@ -466,7 +475,8 @@ TEST(plan_store_keeps_plans_by_hash) {
     for (int i = 0; i < 2; i++) /* the second time changes nothing */
         CHECK(plan_store_put(str_c(folder), STR(GOOD), hash, &err) == ST_OK, "%s", err.msg);
     CHECK(memcmp(hash, ref.sha256, SHA256_LEN) == 0);
-    CHECK(plan_source_fetch(&s.source, STR("acme"), &ref, 0, &s.arena, NULL, &plan, &err) == ST_OK,
+    CHECK(plan_source_fetch(&s.source, &WANTED(STR("acme"), &ref), &s.arena, NULL, &plan, &err) ==
+              ST_OK,
           "%s", err.msg);
     CHECK(plan->bytes == strlen(GOOD));
 
@@ -475,7 +485,8 @@ TEST(plan_store_keeps_plans_by_hash) {
     CHECK(file_replace(str_c(path), STR(OTHER), &err) == ST_OK, "%s", err.msg);
     check_refused(&s, &ref, "PLAN_INTEGRITY_VALIDATION_FAILED");
     CHECK(plan_store_put(str_c(folder), STR(GOOD), hash, &err) == ST_OK, "%s", err.msg); /* mends */
-    CHECK(plan_source_fetch(&s.source, STR("acme"), &ref, 0, &s.arena, NULL, &plan, &err) == ST_OK,
+    CHECK(plan_source_fetch(&s.source, &WANTED(STR("acme"), &ref), &s.arena, NULL, &plan, &err) ==
+              ST_OK,
           "%s", err.msg);
     CHECK(fake_server_connections(s.server) == 0);
     stage_close(&s);
@@ -514,22 +525,23 @@ TEST(plan_source_asks_for_the_tenant) {
     s.source.plans_folder = str_c(folder);
     s.source.stored = kept_by;
     s.source.stored_context = &keeper;
-    CHECK(plan_source_fetch(&s.source, STR("globex"), &ref, 0, &s.arena, &open, &plan, &err) ==
-              ST_NOT_FOUND &&
+    CHECK(plan_source_fetch(&s.source, &WANTED(STR("globex"), &ref), &s.arena, &open, &plan,
+                            &err) == ST_NOT_FOUND &&
           strcmp(err.reason, "PLAN_NOT_FOUND") == 0 && open);
-    CHECK(plan_source_fetch(&s.source, STR("acme"), &ref, 0, &s.arena, &open, &plan, &err) ==
+    CHECK(plan_source_fetch(&s.source, &WANTED(STR("acme"), &ref), &s.arena, &open, &plan, &err) ==
               ST_OK &&
           !open && keeper.asked == 2);
 
     CHECK(plan_store_put(str_c(folder), STR(GOOD), ref.sha256, &err) == ST_OK, "%s", err.msg);
-    CHECK(plan_source_fetch(&s.source, STR("globex"), &ref, 0, &s.arena, &open, &plan, &err) ==
-              ST_OK &&
+    CHECK(plan_source_fetch(&s.source, &WANTED(STR("globex"), &ref), &s.arena, &open, &plan,
+                            &err) == ST_OK &&
           open && keeper.asked == 2);
     struct plan_local local = {0};
-    CHECK(plan_source_local(&s.source, STR("globex"), &ref, strlen(GOOD), &s.arena, &local, &err) ==
-              ST_OK &&
+    CHECK(plan_source_local(&s.source, &WANTED(STR("globex"), &ref), strlen(GOOD), &s.arena, &local,
+                            &err) == ST_OK &&
           str_eq(local.bytes, STR(GOOD)) && local.open);
-    CHECK(plan_source_local(&s.source, STR("globex"), &ref, 10, &s.arena, &local, &err) == ST_OK &&
+    CHECK(plan_source_local(&s.source, &WANTED(STR("globex"), &ref), 10, &s.arena, &local, &err) ==
+              ST_OK &&
           !local.bytes.ptr && local.open && keeper.asked == 2);
     str bytes = STR_NONE;
     CHECK(plan_source_file(&ref, local.path, &s.arena, &bytes, &err) == ST_OK &&

@@ -87,67 +87,64 @@ static bool see_lease(struct viewing *v, struct step_view *s, const struct event
     return member_text(payload, "worker", v->arena, &s->worker);
 }
 
+static bool see_retried(struct viewing *v, struct step_view *s, const struct event_record *rec,
+                        yyjson_val *payload) {
+    UNUSED(v);
+    s->retried_us = rec->persisted_us;
+    (void)member_time(payload, "retryAt", &s->retry_us);
+    return true;
+}
+
+/* What an event type adds to the view of its step; no row: nothing. */
+typedef bool (*step_seer)(struct viewing *v, struct step_view *s, const struct event_record *rec,
+                          yyjson_val *payload);
+static const step_seer step_seers[EVENT_TYPE_COUNT] = {
+    [EVENT_STEP_STARTED] = see_started, [EVENT_STEP_COMPLETED] = see_ended,
+    [EVENT_STEP_FAILED] = see_ended,    [EVENT_STEP_SKIPPED] = see_ended,
+    [EVENT_STEP_RETRIED] = see_retried, [EVENT_TOOL_CALLED] = see_lease,
+};
+
 static bool see_step(struct viewing *v, const struct event_record *rec, yyjson_val *payload) {
     struct run_view *view = v->view;
     const struct step *step = run_step(&view->run, rec->event.subject);
     if (!step) return true; /* a fact about a step that never began */
     struct step_view *s = &view->steps[step - view->run.steps];
     s->id = step->id;
-    bool ok = true;
-    switch ((int)rec->event.type) {
-    case EVENT_STEP_STARTED:
-        ok = see_started(v, s, rec, payload);
-        break;
-    case EVENT_STEP_COMPLETED:
-    case EVENT_STEP_FAILED:
-    case EVENT_STEP_SKIPPED:
-        ok = see_ended(v, s, rec, payload);
-        break;
-    case EVENT_STEP_RETRIED:
-        s->retried_us = rec->persisted_us;
-        (void)member_time(payload, "retryAt", &s->retry_us);
-        break;
-    case EVENT_TOOL_CALLED:
-        ok = see_lease(v, s, rec, payload);
-        break;
-    default:
-        break;
-    }
+    ASSERT(rec->event.type < EVENT_TYPE_COUNT);
+    step_seer seer = step_seers[rec->event.type];
+    bool ok = !seer || seer(v, s, rec, payload);
     s->state = step->state;
     s->attempt = step->attempt;
     return ok;
 }
 
+static bool see_queued(struct viewing *v, const struct event_record *rec, yyjson_val *payload) {
+    v->view->queued_us = rec->persisted_us;
+    return member_text(payload, "reason", v->arena, &v->view->queued_reason);
+}
+
+static bool see_failed(struct viewing *v, yyjson_val *payload) {
+    return member_text(payload, "code", v->arena, &v->view->end_code) &&
+           member_text(payload, "stepId", v->arena, &v->view->end_step);
+}
+
+/* Types that are not named here add nothing to the view of the run. */
 static bool see_run(struct viewing *v, const struct event_record *rec, yyjson_val *payload) {
     struct run_view *view = v->view;
-    switch ((int)rec->event.type) {
-    case EVENT_RUN_QUEUED:
-        view->queued_us = rec->persisted_us;
-        return member_text(payload, "reason", v->arena, &view->queued_reason);
-    case EVENT_RUN_APPROVED:
-        view->approved_us = rec->persisted_us;
-        return true;
-    case EVENT_RUN_STARTED:
+    enum event_type type = rec->event.type;
+    if (type == EVENT_RUN_QUEUED) return see_queued(v, rec, payload);
+    if (type == EVENT_RUN_FAILED) return see_failed(v, payload);
+    if (type == EVENT_RUN_APPROVED) view->approved_us = rec->persisted_us;
+    if (type == EVENT_RUN_PAUSED) view->paused_us = rec->persisted_us;
+    if (type == EVENT_RUN_STARTED)
         view->degraded = yyjson_is_true(json_member(payload, "degraded"));
-        return true;
-    case EVENT_RUN_PAUSED:
-        view->paused_us = rec->persisted_us;
-        return true;
-    case EVENT_RUN_RECOVERED: {
+    if (type == EVENT_RUN_PROVIDER_LINKED) view->rotating = false;
+    if (type == EVENT_RUN_RECOVERED) {
         str cause = STR_NONE;
         (void)json_str(json_member(payload, "cause"), &cause);
         view->rotating = view->rotating || str_eq(cause, STR("continueAsNew"));
-        return true;
     }
-    case EVENT_RUN_PROVIDER_LINKED:
-        view->rotating = false;
-        return true;
-    case EVENT_RUN_FAILED:
-        return member_text(payload, "code", v->arena, &view->end_code) &&
-               member_text(payload, "stepId", v->arena, &view->end_step);
-    default:
-        return true;
-    }
+    return true;
 }
 
 static status see_row(void *context, const struct event_record *rec, struct error *err) {

@@ -278,11 +278,10 @@ static status port_walk(void *context, const struct engine_loaded *loaded, int64
                     ledger_walk_run(h->reader, &loaded->info, after_seq, walk, walk_context, err));
 }
 
-static status port_due(void *context, int64_t from_us, int64_t to_us, int64_t after, size_t limit,
-                       struct arena *arena, struct lease_runs *out, struct error *err) {
+static status port_due(void *context, const struct lease_range *range, struct arena *arena,
+                       struct lease_runs *out, struct error *err) {
     struct host *h = context;
-    return has_read(
-        h, lease_due(h->reader, h->lease.node_no, from_us, to_us, after, limit, arena, out, err));
+    return has_read(h, lease_due(h->reader, h->lease.node_no, range, arena, out, err));
 }
 
 static status port_active(void *context, str tenant_id, str plan_id, int64_t *tenant, int64_t *plan,

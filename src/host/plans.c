@@ -182,7 +182,8 @@ static status get(struct host_plans *p, str tenant_id, const struct plan_ref *re
     status st = find_kept(p, tenant_id, ref, out, err);
     if (st != ST_OK || *out) return st;
     arena_init(&arena, (size_t)16 * 1024, SIZE_MAX);
-    st = plan_source_fetch(p->source, tenant_id, ref, clock_wall_us(), &arena, &open, &plan, err);
+    struct plan_wanted wanted = {.tenant_id = tenant_id, .ref = ref, .now_us = clock_wall_us()};
+    st = plan_source_fetch(p->source, &wanted, &arena, &open, &plan, err);
     if (st == ST_OK) st = keep(p, tenant_id, ref, open, &arena, plan, out, err);
     arena_release(&arena);
     return st;
@@ -380,8 +381,8 @@ static status begin_remote(struct host_plans *p, struct fetch *f, struct error *
 
 /* *wait false: it was small, and is kept. */
 static status begin_local(struct host_plans *p, struct fetch *f, bool *wait, struct error *err) {
-    status st = plan_source_local(p->source, f->tenant_id, &f->ref, HOST_PLAN_SMALL, &f->scratch,
-                                  &f->came, err);
+    struct plan_wanted wanted = {.tenant_id = f->tenant_id, .ref = &f->ref};
+    status st = plan_source_local(p->source, &wanted, HOST_PLAN_SMALL, &f->scratch, &f->came, err);
     if (st != ST_OK) return st;
     *wait = !f->came.bytes.ptr || f->came.bytes.len > HOST_PLAN_SMALL;
     if (*wait) {

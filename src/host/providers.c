@@ -237,41 +237,51 @@ static void read_failure(str payload, struct arena *arena, struct provider_note 
         (void)json_str(json_member(root, "stepId"), &to->message);
 }
 
+/* A provider hears of no type that is not named here. */
+static bool event_to_tell(enum event_type type, enum provider_event *out) {
+    static const struct {
+        bool told;
+        enum provider_event event;
+    } told[EVENT_TYPE_COUNT] = {
+        [EVENT_STEP_COMPLETED] = {true, PROVIDER_STEP_SETTLED},
+        [EVENT_STEP_SKIPPED] = {true, PROVIDER_STEP_SETTLED},
+        [EVENT_STEP_FAILED] = {true, PROVIDER_STEP_SETTLED},
+        [EVENT_RUN_PAUSED] = {true, PROVIDER_RUN_PAUSED},
+        [EVENT_RUN_RESUMED] = {true, PROVIDER_RUN_RESUMED},
+        [EVENT_RUN_COMPLETED] = {true, PROVIDER_RUN_ENDED},
+        [EVENT_RUN_FAILED] = {true, PROVIDER_RUN_ENDED},
+        [EVENT_RUN_CANCELLED] = {true, PROVIDER_RUN_ENDED},
+    };
+    *out = told[type].event;
+    return told[type].told;
+}
+
 static bool note_of(const struct engine_note *note, const struct flow_event *e, struct arena *arena,
                     struct provider_note *to) {
     const struct flow *f = note->flow;
     *to = (struct provider_note){.run_id = note->run_id};
-    switch ((int)e->type) {
-    case EVENT_STEP_COMPLETED:
-    case EVENT_STEP_SKIPPED:
-    case EVENT_STEP_FAILED: {
+    if (!event_to_tell(e->type, &to->event)) return false;
+    switch (to->event) {
+    case PROVIDER_STEP_SETTLED: {
         const struct flow_step *s = &f->steps[e->step];
         if (s->phase != FLOW_SETTLED || s->attempt != e->attempt) return false;
-        to->event = PROVIDER_STEP_SETTLED;
         to->step_id = f->plan->steps[e->step].id;
         to->output = s->output;
         to->step = s->state == STEP_SUCCESS   ? PROVIDER_STEP_DONE
                    : s->state == STEP_SKIPPED ? PROVIDER_STEP_SKIPPED
                                               : PROVIDER_STEP_FAILED;
         read_failure(e->payload, arena, to);
-        return true;
+        break;
     }
-    case EVENT_RUN_PAUSED:
-        to->event = PROVIDER_RUN_PAUSED;
-        return true;
-    case EVENT_RUN_RESUMED:
-        to->event = PROVIDER_RUN_RESUMED;
-        return true;
-    case EVENT_RUN_COMPLETED:
-    case EVENT_RUN_FAILED:
-    case EVENT_RUN_CANCELLED:
-        to->event = PROVIDER_RUN_ENDED;
+    case PROVIDER_RUN_ENDED:
         to->status = f->run.head.status;
         read_failure(e->payload, arena, to);
-        return true;
-    default:
-        return false;
+        break;
+    case PROVIDER_RUN_PAUSED:
+    case PROVIDER_RUN_RESUMED:
+        break;
     }
+    return true;
 }
 
 void host_providers_observe(struct host_providers *p, const struct engine_note *note) {

@@ -166,8 +166,8 @@ static status read_runs(struct db_stmt *q, size_t limit, struct arena *arena,
     return st;
 }
 
-status lease_due(struct ledger *l, int64_t node_no, int64_t from_us, int64_t to_us, int64_t after,
-                 size_t limit, struct arena *arena, struct lease_runs *out, struct error *err) {
+status lease_due(struct ledger *l, int64_t node_no, const struct lease_range *range,
+                 struct arena *arena, struct lease_runs *out, struct error *err) {
     struct db_stmt *q = NULL;
     /* Ordered by run number inside one wake time: SQLite walks the index, no sort. */
     status st = db_prepare(l->db,
@@ -178,10 +178,10 @@ status lease_due(struct ledger *l, int64_t node_no, int64_t from_us, int64_t to_
                            " JOIN ledger_run r ON r.run_no = x.run_no ORDER BY x.run_no",
                            &q, err);
     if (st != ST_OK) return st;
-    int64_t values[] = {node_no, from_us, to_us, after, (int64_t)limit};
+    int64_t values[] = {node_no, range->from_us, range->to_us, range->after, (int64_t)range->limit};
     for (int i = 0; i < 5; i++)
         db_bind_int(q, i + 1, values[i]);
-    return read_runs(q, limit, arena, out, err);
+    return read_runs(q, range->limit, arena, out, err);
 }
 
 struct moving {

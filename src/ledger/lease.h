@@ -37,11 +37,15 @@ struct lease_runs {
 /* Moves up to `limit` runs of nodes whose lease has ended to this one, fencing those nodes. */
 MUST_CHECK status lease_take_over(struct ledger *ledger, const struct lease *lease, size_t limit,
                                   struct arena *arena, struct lease_runs *out, struct error *err);
-/* Runs of the node with from_us <= wake <= to_us and a greater run number than `after`, in the order
- * of their numbers, at most `limit`. Also for readers. */
-MUST_CHECK status lease_due(struct ledger *ledger, int64_t node_no, int64_t from_us, int64_t to_us,
-                            int64_t after, size_t limit, struct arena *arena,
-                            struct lease_runs *out, struct error *err);
+/* Which runs: those with from_us <= wake <= to_us and a greater run number than `after`, in the
+ * order of their numbers, at most `limit`. */
+struct lease_range {
+    int64_t from_us, to_us, after;
+    size_t limit;
+};
+/* Runs of the node. Also for readers. */
+MUST_CHECK status lease_due(struct ledger *ledger, int64_t node_no, const struct lease_range *range,
+                            struct arena *arena, struct lease_runs *out, struct error *err);
 /* Runs of the node that somebody poked, and forgets the poke. */
 MUST_CHECK status lease_poked(struct ledger *ledger, const struct lease *lease, size_t limit,
                               struct arena *arena, struct lease_runs *out, struct error *err);

@@ -65,8 +65,8 @@ static struct append_result put(struct bench *b, const char *type, const char *r
 static size_t due(struct bench *b, int64_t node, int64_t from, int64_t to) {
     struct lease_runs runs = {0};
     struct error err = {0};
-    CHECK(lease_due(b->ledger, node, from, to, 0, 10, &b->arena, &runs, &err) == ST_OK, "%s",
-          err.msg);
+    struct lease_range range = {.from_us = from, .to_us = to, .limit = 10};
+    CHECK(lease_due(b->ledger, node, &range, &b->arena, &runs, &err) == ST_OK, "%s", err.msg);
     return runs.count;
 }
 

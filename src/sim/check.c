@@ -359,43 +359,31 @@ static void check_final(const struct looking *l) {
         broken(l, "cancelled-only-after-cancel", "nobody cancelled");
 }
 
+/* Types that are not named here change nothing about the run as a whole. */
 static void apply_run_event(const struct looking *l) {
+    static const enum run_status becomes[EVENT_TYPE_COUNT] = {
+        [EVENT_RUN_QUEUED] = RUN_PENDING,  [EVENT_RUN_APPROVED] = RUN_APPROVED,
+        [EVENT_RUN_STARTED] = RUN_RUNNING, [EVENT_RUN_PAUSED] = RUN_PAUSED,
+        [EVENT_RUN_RESUMED] = RUN_RUNNING, [EVENT_RUN_COMPLETED] = RUN_COMPLETED,
+        [EVENT_RUN_FAILED] = RUN_FAILED,   [EVENT_RUN_CANCELLED] = RUN_CANCELLED,
+    };
     struct sim_run *run = l->run;
-    switch ((int)l->e->type) {
-    case EVENT_RUN_QUEUED:
-        run->status = RUN_PENDING;
+    enum event_type type = l->e->type;
+    if (becomes[type] == RUN_NEW) return;
+    if (type == EVENT_RUN_QUEUED)
         run->queued_admission = str_eq(text_of(l->payload, "reason"), STR("admission"));
-        break;
-    case EVENT_RUN_APPROVED:
-        run->status = RUN_APPROVED;
+    if (type == EVENT_RUN_APPROVED) {
         run->approved = true;
         run->effect = EFFECT_APPROVE;
-        break;
-    case EVENT_RUN_STARTED:
-        if (run->approval && !run->approved) broken(l, "start-only-when-approved", "nobody did");
-        run->status = RUN_RUNNING;
-        break;
-    case EVENT_RUN_PAUSED:
-        run->status = RUN_PAUSED;
-        run->effect = EFFECT_PAUSE;
-        break;
-    case EVENT_RUN_RESUMED:
-        run->status = RUN_RUNNING;
-        run->effect = EFFECT_RESUME;
-        break;
-    case EVENT_RUN_COMPLETED:
-    case EVENT_RUN_FAILED:
-    case EVENT_RUN_CANCELLED:
-        check_final(l);
-        if (l->e->type == EVENT_RUN_CANCELLED && run->status < RUN_RUNNING && !run->cancel_seen)
-            run->effect = EFFECT_REJECT;
-        run->status = l->e->type == EVENT_RUN_COMPLETED ? RUN_COMPLETED
-                      : l->e->type == EVENT_RUN_FAILED  ? RUN_FAILED
-                                                        : RUN_CANCELLED;
-        break;
-    default:
-        break;
     }
+    if (type == EVENT_RUN_STARTED && run->approval && !run->approved)
+        broken(l, "start-only-when-approved", "nobody did");
+    if (type == EVENT_RUN_PAUSED) run->effect = EFFECT_PAUSE;
+    if (type == EVENT_RUN_RESUMED) run->effect = EFFECT_RESUME;
+    if (run_is_final(becomes[type])) check_final(l);
+    if (type == EVENT_RUN_CANCELLED && run->status < RUN_RUNNING && !run->cancel_seen)
+        run->effect = EFFECT_REJECT;
+    run->status = becomes[type];
 }
 
 /* The first batch of another node, or another life, begins with RunRecovered. */

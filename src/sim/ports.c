@@ -173,17 +173,18 @@ static status port_walk(void *context, const struct engine_loaded *loaded, int64
     return st;
 }
 
-static status port_due(void *context, int64_t from_us, int64_t to_us, int64_t after, size_t limit,
-                       struct arena *arena, struct lease_runs *out, struct error *err) {
+static status port_due(void *context, const struct lease_range *range, struct arena *arena,
+                       struct lease_runs *out, struct error *err) {
     struct sim_node *n = context;
     struct world *w = n->world;
     if (read_fails(n, "a look for runs", err)) return ST_RETRY;
     *out = (struct lease_runs){.items = arena_alloc(arena, RUNS_MAX * sizeof(*out->items))};
-    for (int64_t no = after + 1; no <= w->next_run_no && out->count < limit; no++) {
+    for (int64_t no = range->after + 1; no <= w->next_run_no && out->count < range->limit; no++) {
         for (uint32_t i = 0; i < w->run_count; i++) {
             const struct sim_run *run = w->runs[i];
             if (!run->held || run->run_no != no || run->node_no != n->lease.node_no) continue;
-            if (run->wake_us < from_us || run->wake_us > to_us || run->wake_us == CLAIM_NEVER)
+            if (run->wake_us < range->from_us || run->wake_us > range->to_us ||
+                run->wake_us == CLAIM_NEVER)
                 continue;
             out->items[out->count++] =
                 (struct lease_run){str_c(run->run_id), run->run_no, run->epoch};
