@@ -59,7 +59,7 @@ static void get_status(struct call *c) {
     struct engine_stats engine = {0};
     struct http_stats http = {0};
     if (!has_no_query(c)) return;
-    if (api->options.engine) engine_stats(api->options.engine, &engine);
+    if (api->engine) engine_stats(api->engine, &engine);
     if (api->server) http_server_stats(api->server, &http);
     json_object_begin(&c->out);
     json_put_text(&c->out, "version", api->options.version);

@@ -54,7 +54,7 @@ static void sweep(struct api *api) {
     api->sweep_call = (struct writer_call){
         .task = do_sweep, .task_context = api, .done = sweep_done, .context = api};
     __atomic_store_n(&api->sweeping, true, __ATOMIC_RELEASE);
-    if (writer_submit(api->options.writer, &api->sweep_call, &ignored) != ST_OK)
+    if (writer_submit(api->writer, &api->sweep_call, &ignored) != ST_OK)
         __atomic_store_n(&api->sweeping, false, __ATOMIC_RELEASE);
 }
 
@@ -112,7 +112,7 @@ static status open_parts(struct api *api, struct error *err) {
     if (st == ST_OK) {
         struct auth_options auth = {.open = o->open,
                                     .pool = api->pool,
-                                    .writer = o->writer,
+                                    .writer = api->writer,
                                     .loop = o->loop,
                                     .jwks = o->jwks,
                                     .policy = o->policy,
@@ -125,10 +125,19 @@ static status open_parts(struct api *api, struct error *err) {
     return st;
 }
 
+/* Wakes streams and whoever waits for a run's end. */
+static void observe(void *context, const struct engine_note *note) {
+    struct api *api = context;
+    hub_committed(api->hub, note->tenant_id, note->run_id);
+    runs_observe(api, note);
+}
+
 status api_open(const struct api_options *options, struct api **out, struct error *err) {
     struct api *api = mem_alloc(sizeof(*api));
     if (!api) return error_set(err, ST_RETRY, "api: out of memory");
     api->options = *options;
+    api->engine = host_engine(options->host);
+    api->writer = host_writer(options->host);
     snprintf(api->node, sizeof(api->node), "%.*s", STR_ARG(options->node));
     snprintf(api->version, sizeof(api->version), "%.*s", STR_ARG(options->version));
     api->options.node = str_c(api->node);
@@ -147,6 +156,7 @@ status api_open(const struct api_options *options, struct api **out, struct erro
         api_close(api);
         return st;
     }
+    host_watch(options->host, observe, api);
     *out = api;
     return ST_OK;
 }
@@ -239,11 +249,6 @@ void call_end(struct call *c) {
     arena_release(&c->arena);
     buf_release(&c->out);
     mem_free(c);
-}
-
-void api_observe(struct api *api, const struct engine_note *note) {
-    hub_committed(api->hub, note->tenant_id, note->run_id);
-    runs_observe(api, note);
 }
 
 /* ---- the end ---- */

@@ -1,40 +1,27 @@
 /* api/api.h: the HTTP API: routes under /v1, authentication, problems, streams. docs/api.md and
  * contracts/openapi.json tell it to users.
  *
- * Sits between net/server.h, whose handler it is, and engine, ledger thread and readers, which it
- * borrows. It does no I/O of its own.
+ * Sits between net/server.h, whose handler it is, and a host, which it borrows and watches: commits
+ * wake streams and whoever waits for a run's end. It does no I/O of its own.
  * Threads: the loop's. */
 #pragma once
 
 #include <uv.h>
 
 #include "api/auth.h"
-#include "engine/engine.h"
-#include "ledger/writer.h"
+#include "host/host.h"
 #include "net/server.h"
 
 struct api;
 
-typedef void (*api_fetched)(void *context, status code, const struct error *err);
-
 struct api_options {
     uv_loop_t *loop;
-    struct engine *engine;
-    struct writer *writer;
+    struct host
+        *host;    /* whose engine, ledger thread, plans and outbox serve the requests; borrowed */
     str url;      /* of the ledger, for readers */
     str data_dir; /* for backups */
     str node, version;
     struct metrics *metrics;
-    /* Sees to it that a start finds its plan without waiting (host_prefetch). */
-    void (*prefetch)(void *context, str tenant_id, const struct plan_ref *ref, api_fetched done,
-                     void *done_context);
-    /* Tells a run's node about a signal, where that is another process (RUN_ELSEWHERE). Called on
-     * the ledger thread; NULL: no other process can be. */
-    status (*post_signal)(struct ledger *ledger, str run_id, const struct signal *signal, str actor,
-                          const struct append_rider *riders, struct error *err);
-    /* There are new effects, or some were put back (host_wake_outbox); or NULL. */
-    void (*wake_outbox)(void *context);
-    void *context;
     bool open;         /* no authentication: see auth_options */
     struct jwks *jwks; /* or NULL; the api owns it */
     struct jwt_policy policy;
@@ -54,8 +41,6 @@ void api_handle_trusted(void *context, struct http_exchange *exchange,
 /* http_options.problem: the API's form for answers of the server itself. */
 void api_problem(void *context, int http_status, const char *code, const char *detail,
                  struct buf *body);
-/* The engine's observer: wakes streams and whoever waits for a run's end. */
-void api_observe(struct api *api, const struct engine_note *note);
 void api_http_server(struct api *api, struct http_server *server); /* for its statistics */
 void api_set_jwks(struct api *api, struct jwks *jwks);
 /* Not ready any more: ends streams and long polls politely, writes down what is remembered; other

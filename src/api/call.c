@@ -248,7 +248,7 @@ static void submit(struct call *c) {
     c->write.context = c;
     if (c->api->closing)
         call_refuse_closing(c);
-    else if (writer_submit(c->api->options.writer, &c->write, &err) != ST_OK)
+    else if (writer_submit(c->api->writer, &c->write, &err) != ST_OK)
         call_fail(c, &err);
 }
 

@@ -235,7 +235,7 @@ static void audit_refusal(struct call *c, const char *code) {
     note->rider = (struct append_rider){.audit = &note->entry};
     note->call = (struct writer_call){
         .task = ride_refusal, .task_context = note, .done = refusal_done, .context = note};
-    if (writer_submit(c->api->options.writer, &note->call, &ignored) == ST_OK) return;
+    if (writer_submit(c->api->writer, &note->call, &ignored) == ST_OK) return;
     arena_release(&note->arena);
     mem_free(note);
 }

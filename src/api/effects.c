@@ -124,9 +124,8 @@ static void get_effect(struct call *c) {
 
 /* Effects have changed: for those who follow the run, and for the outbox. */
 static void changed(struct call *c, str tenant_id, str run_id) {
-    const struct api_options *o = &c->api->options;
     hub_committed(c->api->hub, tenant_id, run_id);
-    if (o->wake_outbox && !c->api->closing) o->wake_outbox(o->context);
+    if (!c->api->closing) host_wake_outbox(c->api->options.host);
 }
 
 /* ---- lists ---- */

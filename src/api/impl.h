@@ -112,6 +112,8 @@ struct limiter;
 
 struct api {
     struct api_options options;
+    struct engine *engine; /* the host's, and so is the ledger thread */
+    struct writer *writer;
     struct pool *pool;
     struct hub *hub;
     struct auth *auth;

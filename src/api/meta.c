@@ -87,8 +87,8 @@ static void get_metrics(struct call *c) {
         return;
     }
     put_http(m, c->api->server);
-    if (c->api->options.engine) {
-        engine_stats(c->api->options.engine, &stats);
+    if (c->api->engine) {
+        engine_stats(c->api->engine, &stats);
         metric_set(metrics_gauge(m, "cairn_runs_resident", "Runs in memory.", ""),
                    (int64_t)stats.resident);
         metric_set(metrics_gauge(m, "cairn_attempts_under_way", "Attempts being executed.", ""),

@@ -43,7 +43,7 @@ static const struct field context_fields[] = {
 static void put_started(struct call *c, bool existing) {
     struct start *s = c->own;
     struct engine_run_ref ref =
-        engine_run_ref(c->api->options.engine, s->q.adapter, s->q.run_id, &c->arena);
+        engine_run_ref(c->api->engine, s->q.adapter, s->q.run_id, &c->arena);
     buf_clear(&c->out);
     json_object_begin(&c->out);
     json_put_text(&c->out, "runId", s->q.run_id);
@@ -278,7 +278,7 @@ static void start_now(struct call *c) {
     json_object_end(&c->out);
     c->receipt.location = call_path(c, "/v1/runs/", s->q.run_id);
     s->q.riders = call_riders(c, s->q.run_id, s->reason, 201, false);
-    engine_start(c->api->options.engine, &s->q, s->run_id, on_started, c);
+    engine_start(c->api->engine, &s->q, s->run_id, on_started, c);
 }
 
 static void on_fetched(void *context, status code, const struct error *err) {
@@ -353,10 +353,7 @@ static status read_start(struct call *c, struct start *s, struct error *err) {
 
 static void fetch_and_start(struct call *c) {
     struct start *s = c->own;
-    if (c->api->options.prefetch)
-        c->api->options.prefetch(c->api->options.context, s->q.tenant_id, &s->q.ref, on_fetched, c);
-    else
-        start_now(c);
+    host_prefetch(c->api->options.host, s->q.tenant_id, &s->q.ref, on_fetched, c);
 }
 
 /* ---- a plan that came with the start ---- */

@@ -32,15 +32,14 @@ static void answer_signal(struct call *c) { call_answer(c, 202); }
 /* The run's node is told through the ledger. */
 static status post_elsewhere(struct call *c, struct ledger *ledger, struct error *err) {
     struct signal_call *s = c->own;
-    return c->api->options.post_signal(ledger, s->info.run_id, &s->signal, call_actor(c), &c->rider,
-                                       err);
+    return host_post_signal(ledger, s->info.run_id, &s->signal, call_actor(c), &c->rider, err);
 }
 
 static void on_signalled(void *context, status code, const struct error *err) {
     struct call *c = context;
     struct signal_call *s = c->own;
     bool elsewhere = code == ST_CONFLICT && err->reason &&
-                     strcmp(err->reason, "RUN_ELSEWHERE") == 0 && c->api->options.post_signal;
+                     strcmp(err->reason, "RUN_ELSEWHERE") == 0 && c->api->options.other_writers;
     if (elsewhere) {
         call_change(c, post_elsewhere, answer_signal);
         return;
@@ -73,7 +72,7 @@ static void send_signal(struct call *c) {
         call_riders(c, s->info.run_id, s->signal.reason, 202, false);
     struct engine_caller caller = {
         .actor = call_actor(c), .riders = riders, .done = on_signalled, .context = c};
-    engine_signal(c->api->options.engine, s->info.run_id, &s->signal, &caller);
+    engine_signal(c->api->engine, s->info.run_id, &s->signal, &caller);
 }
 
 static void signal_with(struct call *c, const char *name, const struct field *fields,
@@ -118,7 +117,7 @@ static void post_retry(struct call *c) {
 
 static void wake(struct call *c) {
     struct signal_call *s = c->own;
-    engine_look(c->api->options.engine, s->info.run_id);
+    engine_look(c->api->engine, s->info.run_id);
     json_object_begin(&c->out);
     json_put_text(&c->out, "runId", s->info.run_id);
     json_object_end(&c->out);

@@ -121,7 +121,7 @@ static void on_tasks(void *context, const struct task *tasks, size_t count) {
  * key must be in use, or a repetition would take other tasks. */
 static void stop_polling(struct call *c) {
     struct poll *p = c->own;
-    engine_poll_stop(c->api->options.engine, p->poll);
+    engine_poll_stop(c->api->engine, p->poll);
 }
 
 static void on_gone(void *context, struct http_exchange *exchange) {
@@ -163,7 +163,7 @@ static bool put_again(struct call *c, struct task_ref *ref, struct error *err) {
     struct task task;
     arena_init(&arena, 4096, (size_t)64 * 1024 * 1024);
     ref->tenant_id = own_tenant(c);
-    status st = engine_task_again(c->api->options.engine, ref, &arena, &task, err);
+    status st = engine_task_again(c->api->engine, ref, &arena, &task, err);
     if (st == ST_OK) put_task(&c->out, &task);
     arena_release(&arena);
     return st != ST_RETRY;
@@ -211,7 +211,7 @@ static status start_poll(struct call *c, struct poll *p, struct error *err) {
                                    .lease_ms = p->lease_ms,
                                    .deadline_us = clock_wall_us() + p->wait_ms * 1000,
                                    .receipt = c->keyed ? &c->receipt : NULL};
-    st = engine_poll(c->api->options.engine, &request, on_tasks, c, &p->poll, err);
+    st = engine_poll(c->api->engine, &request, on_tasks, c, &p->poll, err);
     p->asking = false;
     if (st != ST_OK) return st;
     if (p->answered) {
@@ -292,7 +292,7 @@ static void post_heartbeat(struct call *c) {
     int64_t until = 0;
     status st = read_answer(c, heartbeat_fields, COUNT_OF(heartbeat_fields), &a, &err);
     if (st == ST_OK)
-        st = engine_heartbeat(c->api->options.engine, &a.ref, a.lease_ms, &until, &err);
+        st = engine_heartbeat(c->api->engine, &a.ref, a.lease_ms, &until, &err);
     if (st != ST_OK) {
         call_fail(c, &err);
         return;
@@ -330,7 +330,7 @@ static void give_result(struct call *c, const struct field *fields, size_t count
                                    .riders = call_receipt(c, 200, false),
                                    .done = on_taken,
                                    .context = c};
-    engine_task_done(c->api->options.engine, &a->ref, &outcome, &caller);
+    engine_task_done(c->api->engine, &a->ref, &outcome, &caller);
 }
 
 static void post_complete(struct call *c) {
@@ -509,7 +509,7 @@ static void give_one_result(struct call *c, struct result *item) {
         .ok = !a->error, .output = a->output, .code = a->code, .message = a->message};
     struct engine_caller caller = {
         .actor = r->actor, .riders = line_rider(c, item), .done = on_result, .context = item};
-    engine_task_done(c->api->options.engine, &a->ref, &outcome, &caller);
+    engine_task_done(c->api->engine, &a->ref, &outcome, &caller);
 }
 
 static void give_results(struct call *c) {

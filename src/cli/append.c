@@ -23,6 +23,7 @@
 #include "cli/progress.h"
 #include "cli/remote.h"
 #include "core/event_v1.h"
+#include "db/db.h"
 #include "ledger/writer.h"
 
 enum { LOTS = 3, GROUP_DEFAULT = 512 };
@@ -407,7 +408,7 @@ static bool has_holder(struct import *im) {
     struct error nobody;
     str url = STR_NONE;
     return !args_has(&im->cli->args, OPT_VALIDATION) &&
-           store_url(im->cli, &url, &nobody) == ST_OK && !store_is_postgres(url) &&
+           store_url(im->cli, &url, &nobody) == ST_OK && !db_url_is_postgres(url) &&
            remote_open_folder(im->cli, store_folder(im->cli), &im->remote, &nobody) == ST_OK;
 }
 

@@ -83,7 +83,6 @@ void put_shown(struct buf *out, const char *name, str value);
 
 /* The address that --db, --data and the environment name; in cli->arena. */
 MUST_CHECK status store_url(struct cli *cli, str *url, struct error *err);
-bool store_is_postgres(str url);
 str store_folder(const struct cli *cli); /* --data, else CAIRN_DATA, else ./cairn-data */
 /* --wait, in milliseconds. */
 MUST_CHECK status store_wait_ms(struct cli *cli, int64_t *ms, struct error *err);

@@ -14,9 +14,10 @@
 #include "adapters/temporal/temporal.h"
 #include "base/os.h"
 #include "cli/cli.h"
-#include "server/provider_env.h"
+#include "db/db.h"
 #include "ledger/schema.h"
 #include "net/libcurl.h"
+#include "server/provider_env.h"
 
 enum { SQLITE_WAL_FIXED = 3051003 }; /* the WAL-reset bug is fixed from 3.51.3 on */
 #define FREE_BYTES_WARN ((uint64_t)1024 * 1024 * 1024) /* a busy ledger fills this in minutes */
@@ -392,7 +393,7 @@ status cmd_doctor(struct cli *cli, struct error *err) {
     check_clock(&d);
     check_open_files(&d);
     check_providers(&d);
-    if (store_is_postgres(url))
+    if (db_url_is_postgres(url))
         check_postgres(&d, url);
     else
         check_sqlite(&d, url);

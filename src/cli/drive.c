@@ -1,3 +1,5 @@
+/* cli/drive.c: an engine at work inside a command, or a command that asks the process that has one.
+ */
 #include "cli/drive.h"
 
 #include <signal.h>
@@ -11,9 +13,7 @@
 #include "base/time.h"
 #include "cli/parse.h"
 #include "cli/source.h"
-#include "server/keep.h"
-#include "server/outbox_env.h"
-#include "server/provider_env.h"
+#include "db/db.h"
 
 enum {
     LOCK_PROBE_MS = 50,
@@ -23,7 +23,6 @@ enum {
     FOLLOW_PAGE = 500,        /* events of one look */
     DONE_CHECK_MS = 200,
     TROUBLE_TRIES_MAX = 5, /* about eight seconds */
-    RULES_MAX = ARGS_REPEATS_MAX,
 };
 #define FOLLOW_BYTES_MAX ((size_t)64 * 1024 * 1024)
 #define REQUEST_BYTES_MAX ((size_t)8 * 1024 * 1024) /* the API takes no more */
@@ -53,7 +52,6 @@ static void look_in_time(struct drive *d, const struct flow *flow) {
 
 static void on_note(void *context, const struct engine_note *note) {
     struct drive *d = context;
-    front_observe(d->front, note);
     if (!d->run_id.ptr || !str_eq(note->run_id, d->run_id)) return;
     if (!d->live_knows) live_flow(d->live, note->flow);
     d->live_knows = true;
@@ -103,7 +101,7 @@ static void on_signal(uv_signal_t *handle, int number) {
 static void on_reload(uv_signal_t *handle, int number) {
     struct drive *d = handle->data;
     UNUSED(number);
-    if (d->front) front_reload(d->front);
+    if (d->server) server_reload(d->server);
 }
 
 static void on_draw(uv_timer_t *timer) {
@@ -113,105 +111,59 @@ static void on_draw(uv_timer_t *timer) {
 
 /* ---- opening ---- */
 
-static status read_rules(struct drive *d, struct error *err) {
-    struct arena *arena = &d->cli->arena;
-    struct guard_rule *rules = ARENA_ARRAY(arena, struct guard_rule, RULES_MAX);
-    size_t count = 0;
+static void read_list(const struct args *args, enum opt opt, struct setting_list *out) {
+    static_assert((int)ARGS_REPEATS_MAX <= (int)SETTINGS_LIST_MAX,
+                  "every repeated option has its place");
     str text;
-    for (size_t at = 0; args_each(&d->cli->args, OPT_ALLOW, &at, &text);) {
-        status st = guard_rule_parse(text, arena, &rules[count++], err);
-        if (st != ST_OK) return error_wrap(err, "--allow");
-    }
-    /* Who names a host by its address means it, also when it is inside. */
-    d->guard = (struct guard){.rules = rules, .rule_count = count, .allow_private = true};
-    return ST_OK;
+    for (size_t at = 0; args_each(args, opt, &at, &text);)
+        out->items[out->count++] = text;
 }
 
-/* "s3=https://{bucket}.s3.example/{key}" */
-static status read_endpoints(struct drive *d, struct error *err) {
-    static const str schemes[] = {STR_LIT("s3"), STR_LIT("gs"), STR_LIT("azure")};
-    str text;
-    d->endpoints = ARENA_ARRAY(&d->cli->arena, struct plan_endpoint, RULES_MAX);
-    for (size_t at = 0; args_each(&d->cli->args, OPT_ENDPOINT, &at, &text);) {
-        struct plan_endpoint *e = &d->endpoints[d->endpoint_count++];
-        bool known = false;
-        bool split = str_split(text, '=', &e->scheme, &e->base_url);
-        for (size_t i = 0; i < COUNT_OF(schemes); i++)
-            known = known || str_eq(e->scheme, schemes[i]);
-        if (!split || !known || !str_starts(e->base_url, STR("http")))
-            return cli_usage(err,
-                             "--endpoint must be s3, gs or azure, '=' and an http or https URL");
-    }
-    return ST_OK;
-}
-
-/* "local" holds a SQLite folder; nodes that share a PostgreSQL ledger are told apart. */
-static str node_name(struct drive *d) {
-    char host[256] = "node";
-    if (d->options.node.ptr) return d->options.node;
-    if (!d->postgres) return STR("local");
-    (void)gethostname(host, sizeof(host) - 1);
-    return cli_text(d->cli, "%s:%d", host, (int)getpid());
-}
-
-static status open_host(struct drive *d, struct error *err) {
-    str secrets = d->cli->args.values[OPT_SECRETS];
-    if (secrets.ptr && !path_exists(secrets))
-        return error_at(err, ST_NOT_FOUND, "SECRETS_NOT_FOUND", "",
-                        "there is no folder \"%.*s\" to read secrets from", STR_ARG(secrets));
-    struct host_options options = {.url = d->url,
-                                   .data_dir = d->folder,
-                                   .node = d->node,
-                                   .secrets_dir = d->cli->args.values[OPT_SECRETS],
-                                   .guard = &d->guard,
-                                   .endpoints = d->endpoints,
-                                   .endpoint_count = d->endpoint_count,
-                                   .tenant_active_max = d->options.tenant_active_max,
-                                   .plan_active_max = d->options.plan_active_max,
-                                   .keep_us = d->keep_us,
-                                   .only_asked = !d->options.all,
-                                   .passive = d->options.passive,
-                                   .metrics = d->metrics,
-                                   .observe = on_note,
-                                   .trouble = on_trouble,
-                                   .lost = on_lost,
-                                   .context = d};
-    status st = outbox_env(&options, &d->cli->arena, err);
-    if (st == ST_OK) st = provider_env(&options, &d->cli->arena, err);
-    d->delivery_ms = options.deliver.timeout_ms ? options.deliver.timeout_ms : DELIVERY_TIMEOUT_MS;
-    if (st == ST_OK) st = host_open(&d->loop, &options, &d->host, err);
-    if (st != ST_OK) {
-        d->host = NULL;
-        (void)uv_run(&d->loop, UV_RUN_NOWAIT); /* its handles close */
-    }
+static status read_settings(struct drive *d, struct error *err) {
+    const struct args *args = &d->cli->args;
+    const str *v = args->values;
+    struct server_settings *s = &d->settings;
+    *s = (struct server_settings){.auth = args_has(args, OPT_AUTH),
+                                  .tls_cert = v[OPT_TLS_CERT],
+                                  .tls_key = v[OPT_TLS_KEY],
+                                  .jwks = v[OPT_JWKS],
+                                  .jwt_issuer = v[OPT_JWT_ISSUER],
+                                  .jwt_audience = v[OPT_JWT_AUDIENCE],
+                                  .secrets_dir = v[OPT_SECRETS]};
+    read_list(args, OPT_LISTEN, &s->listen);
+    read_list(args, OPT_ALLOW, &s->allow);
+    read_list(args, OPT_ENDPOINT, &s->endpoints);
+    status st = args_int(args, OPT_RATE, 1, 1000000, 0, &s->rate, err);
+    if (st == ST_OK)
+        st = args_int(args, OPT_MAX_RUNS_PER_TENANT, 1, INT64_MAX, 0, &s->tenant_active_max, err);
+    if (st == ST_OK)
+        st = args_int(args, OPT_MAX_RUNS_PER_PLAN, 1, INT64_MAX, 0, &s->plan_active_max, err);
     return st;
 }
 
-/* On PostgreSQL nothing locks the folder: the first server to come has the socket. */
-static bool has_socket(struct drive *d) {
-    struct error taken;
-    if (!d->postgres) return true;
-    str path = cli_text(d->cli, "%.*s/control.lock", STR_ARG(d->folder));
-    if (lock_take(path, 0, &d->socket_lock, &taken) == ST_OK) return true;
-    d->socket_lock = -1;
-    return false;
+static void close_server(struct drive *d) {
+    server_halt(d->server);
+    (void)uv_run(&d->loop, UV_RUN_NOWAIT); /* its handles close */
+    server_close(d->server);
+    d->server = NULL;
 }
 
-/* Others reach this process through it: to start runs here, to signal, to follow. One that is here
- * for a signal only is gone before anybody could ask; and on PostgreSQL everybody asks the ledger.
- */
-static status open_front(struct drive *d, struct error *err) {
-    if (d->options.passive || (d->postgres && !d->options.serve)) return ST_OK;
-    struct front_options options = {.loop = &d->loop,
-                                    .host = d->host,
-                                    .url = d->url,
-                                    .folder = d->folder,
-                                    .node = d->node,
-                                    .postgres = d->postgres,
-                                    .local = has_socket(d),
-                                    .world = d->options.serve,
-                                    .metrics = d->metrics};
-    return front_open(d->cli, &options, &d->front, err);
+static status open_server(struct drive *d, struct error *err) {
+    struct server_options options = {.loop = &d->loop,
+                                     .settings = &d->settings,
+                                     .url = d->url,
+                                     .folder = d->folder,
+                                     .node = d->options.node,
+                                     .passive = d->options.passive,
+                                     .all = d->options.all,
+                                     .serve = d->options.serve,
+                                     .observe = on_note,
+                                     .trouble = on_trouble,
+                                     .lost = on_lost,
+                                     .context = d};
+    status st = server_open(&options, &d->server, err);
+    d->host = st == ST_OK ? server_host(d->server) : NULL;
+    return st;
 }
 
 static bool folder_is_locked(struct drive *d) {
@@ -232,8 +184,9 @@ static status open_either(struct drive *d, struct error *err) {
         struct error nobody;
         if (!d->postgres && remote_open_folder(d->cli, d->folder, &d->peer, &nobody) == ST_OK)
             return ST_OK;
-        st = open_host(d, err);
-        if (st == ST_OK) return open_front(d, err);
+        st = open_server(d, err);
+        if (st == ST_OK) return ST_OK;
+        close_server(d);
         bool locked = st == ST_RETRY && !d->postgres && folder_is_locked(d);
         if (!locked || clock_mono_ns() >= end_ns) return st;
         pause_ms(LOCK_PROBE_MS);
@@ -256,21 +209,14 @@ static void open_loop(struct drive *d) {
 static status open_here(struct drive *d, struct error *err) {
     status st = store_url(d->cli, &d->url, err);
     if (st != ST_OK) return st;
-    d->postgres = store_is_postgres(d->url);
+    d->postgres = db_url_is_postgres(d->url);
     d->folder = arena_str(&d->cli->arena, store_folder(d->cli));
-    d->node = node_name(d);
-    st = read_rules(d, err);
-    if (st == ST_OK) st = read_endpoints(d, err);
-    const char *keep = getenv("CAIRN_KEEP_WORKSPACES");
-    if (st == ST_OK) st = keep_parse(keep && keep[0] ? str_c(keep) : STR_NONE, &d->keep_us, err);
-    if (st == ST_OK) st = dir_make(d->folder, err);
-    if (st == ST_OK && d->options.serve) st = metrics_open(&d->metrics, err);
-    return st;
+    return read_settings(d, err);
 }
 
 status drive_open(struct drive *d, struct cli *cli, const struct drive_options *options,
                   struct error *err) {
-    *d = (struct drive){.cli = cli, .options = *options, .socket_lock = -1};
+    *d = (struct drive){.cli = cli, .options = *options};
     d->served = remote_is_named(cli);
     status st = d->served ? remote_open(cli, &d->peer, err) : open_here(d, err);
     if (st != ST_OK) return st;
@@ -297,9 +243,7 @@ void drive_close(struct drive *d) {
     uv_timer_stop(&d->look);
     d->run_id = STR_NONE;
     live_close(d->live);
-    front_drain(d->front);
-    host_close(d->host);
-    front_close(d->front);
+    server_halt(d->server);
     uv_handle_t *handles[] = {(uv_handle_t *)&d->interrupt, (uv_handle_t *)&d->terminate,
                               (uv_handle_t *)&d->reload, (uv_handle_t *)&d->draw,
                               (uv_handle_t *)&d->look};
@@ -307,8 +251,7 @@ void drive_close(struct drive *d) {
         uv_close(handles[i], NULL);
     (void)uv_run(&d->loop, UV_RUN_DEFAULT);
     (void)uv_loop_close(&d->loop);
-    metrics_close(d->metrics);
-    lock_drop(d->socket_lock);
+    server_close(d->server);
     arena_release(&d->follow.arena);
     (void)signal(SIGPIPE, SIG_DFL);
 }
@@ -578,7 +521,7 @@ static bool effects_are_out(struct drive *d) {
 /* What the run asked for is tried once before the process goes; what fails is for whoever comes
  * next. A batch is delivered one after the other: that is how long it may take. */
 static status send_effects(struct drive *d, struct error *err) {
-    int64_t wait_ms = d->delivery_ms * DISPATCH_BATCH + EFFECTS_SPARE_MS;
+    int64_t wait_ms = server_delivery_ms(d->server) * DISPATCH_BATCH + EFFECTS_SPARE_MS;
     d->effects_until_ns = clock_mono_ns() + wait_ms * 1000000;
     return drive_until(d, effects_are_out, err);
 }

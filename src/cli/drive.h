@@ -10,10 +10,9 @@
 #include <uv.h>
 
 #include "cli/cli.h"
-#include "cli/front.h"
 #include "cli/live.h"
 #include "cli/remote.h"
-#include "host/host.h"
+#include "server/server.h"
 
 struct drive_options {
     bool passive; /* execute nothing: the process only signals */
@@ -21,7 +20,6 @@ struct drive_options {
     bool quiet;   /* no progress */
     bool serve;   /* no progress either, but a log */
     str node;
-    int64_t tenant_active_max, plan_active_max;
 };
 
 enum { FOLLOW_EVENTS = 256 };
@@ -40,21 +38,16 @@ struct follow { /* the events of a run, as a server tells them */
 struct drive {
     struct cli *cli;
     struct drive_options options;
-    str url, folder, node;
+    str url, folder;
     bool postgres;
     uv_loop_t loop;
-    struct host *host; /* NULL: another process is at work, see peer */
-    struct front *front;
-    struct metrics *metrics;
+    struct server_settings settings;
+    struct server *server;
+    struct host *host; /* the server's; NULL: another process is at work, see peer */
     struct remote *peer;
-    bool served;          /* the peer is the server of --server: nobody takes over from it */
-    struct follow follow; /* of a run that the peer carries out */
-    struct guard guard;
-    struct plan_endpoint *endpoints; /* --endpoint */
-    size_t endpoint_count;
-    int64_t keep_us;          /* of workspaces */
+    bool served;              /* the peer is the server of --server: nobody takes over from it */
+    struct follow follow;     /* of a run that the peer carries out */
     int64_t effects_until_ns; /* how long the end of a run waits for them */
-    int64_t delivery_ms;      /* one of them takes so long at most */
     uv_signal_t interrupt, terminate, reload;
     uv_timer_t draw, look;
     struct live *live;
@@ -66,7 +59,6 @@ struct drive {
     bool lost;         /* another node has our work */
     bool hopeless;     /* the run in the foreground cannot be written: `trouble` says why */
     struct error trouble;
-    int socket_lock; /* on PostgreSQL: who has the socket of the folder */
 };
 
 /* Opens the engine, or finds the process that has the folder, or the server (d->peer). On ST_OK the

@@ -8,6 +8,7 @@
 #include "cli/plan.h"
 #include "cli/result.h"
 #include "core/plan.h"
+#include "db/db.h"
 
 #define INPUT_BYTES_MAX ((size_t)1024 * 1024) /* of a file with parameters */
 
@@ -174,7 +175,7 @@ static bool node_is_dead(struct cli *cli, str run_id) {
     struct error ignored;
     str url = STR_NONE;
     if (!run_id.ptr || remote_is_named(cli) || store_url(cli, &url, &ignored) != ST_OK ||
-        !store_is_postgres(url) || ledger_open_reader(url, &reader, &ignored) != ST_OK)
+        !db_url_is_postgres(url) || ledger_open_reader(url, &reader, &ignored) != ST_OK)
         return false;
     status st = ledger_find_run(reader, run_id, &cli->arena, &info, &ignored);
     if (st == ST_OK) st = lease_find(reader, info.run_no, &cli->arena, &lease, &ignored);

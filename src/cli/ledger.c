@@ -212,7 +212,7 @@ status cmd_ledger_backup(struct cli *cli, struct error *err) {
     if (path.len == 0) return cli_usage(err, "FILE must not be empty");
     str url = STR_NONE;
     status st = remote_is_named(cli) ? ST_OK : store_url(cli, &url, err);
-    if (st == ST_OK && store_is_postgres(url))
+    if (st == ST_OK && db_url_is_postgres(url))
         return cli_usage(
             err, "a ledger on PostgreSQL is backed up with PostgreSQL's own tools (pg_dump)");
     if (st == ST_OK) st = source_open(cli, SOURCE_READ, &source, err);

@@ -9,7 +9,7 @@
 
 #include "base/json.h"
 #include "base/limits.h"
-#include "cli/front.h"
+#include "server/front.h"
 
 enum { KEY_BYTES_MAX = 16 * 1024, HEADERS_MAX = 5, ANSWER_DEPTH_MAX = JSON_DEPTH_MAX + 8 };
 #define ANSWER_BYTES_MAX ((size_t)256 * 1024 * 1024)

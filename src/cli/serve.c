@@ -13,10 +13,11 @@ static status say_ready(struct drive *d, struct error *err) {
     status st = ledger_stats(host_reader(d->host), &stats, err);
     if (st != ST_OK) return st;
     str ledger = store_shown(d->cli, d->url);
-    str where = front_addresses(d->front);
+    str node = server_node(d->server);
+    str where = server_addresses(d->server);
     cli_say("cairn " CAIRN_VERSION
             " ready: ledger %.*s, node %.*s, %lld open runs, listening on %.*s",
-            STR_ARG(ledger), STR_ARG(d->node), (long long)stats.open_runs, STR_ARG(where));
+            STR_ARG(ledger), STR_ARG(node), (long long)stats.open_runs, STR_ARG(where));
     systemd_notify("READY=1");
     return ST_OK;
 }
@@ -62,12 +63,7 @@ static void start_watchdog(struct drive *d, uv_timer_t *timer) {
 status cmd_serve(struct cli *cli, struct error *err) {
     struct drive d;
     struct drive_options options = {.all = true, .serve = true, .node = cli->args.values[OPT_NODE]};
-    status st = args_int(&cli->args, OPT_MAX_RUNS_PER_TENANT, 1, INT64_MAX, 0,
-                         &options.tenant_active_max, err);
-    if (st == ST_OK)
-        st = args_int(&cli->args, OPT_MAX_RUNS_PER_PLAN, 1, INT64_MAX, 0, &options.plan_active_max,
-                      err);
-    if (st == ST_OK) st = set_log(cli, err);
+    status st = set_log(cli, err);
     if (st == ST_OK) raise_file_limit();
     if (st == ST_OK) st = drive_open(&d, cli, &options, err);
     if (st != ST_OK) return st;

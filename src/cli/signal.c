@@ -8,6 +8,7 @@
 #include "base/time.h"
 #include "cli/drive.h"
 #include "cli/result.h"
+#include "db/db.h"
 
 #include <time.h>
 
@@ -131,7 +132,7 @@ static status is_postgres(struct cli *cli, bool *out, struct error *err) {
     *out = false;
     if (remote_is_named(cli)) return ST_OK; /* whatever it has */
     status st = store_url(cli, &url, err);
-    *out = st == ST_OK && store_is_postgres(url);
+    *out = st == ST_OK && db_url_is_postgres(url);
     return st;
 }
 

@@ -3,9 +3,10 @@
 #include "base/json.h"
 #include "base/limits.h"
 #include "base/time.h"
-#include "server/outbox_env.h"
 #include "cli/remote.h"
 #include "cli/source.h"
+#include "db/db.h"
+#include "server/outbox_env.h"
 
 #define REPORT_ACTOR STR("local")
 enum { REQUEUE_LOT = 32 };
@@ -381,7 +382,7 @@ status source_open(struct cli *cli, enum source_use use, struct source **out, st
     }
     status st = store_url(cli, &url, err);
     if (st != ST_OK) return st;
-    if (use == SOURCE_READ || store_is_postgres(url) ||
+    if (use == SOURCE_READ || db_url_is_postgres(url) ||
         remote_open_folder(cli, store_folder(cli), &remote, &nobody) != ST_OK)
         return open_ledger(cli, use, out, err);
     *out = source_of_remote(cli, remote);

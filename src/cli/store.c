@@ -1,12 +1,9 @@
 /* cli/store.c: which ledger a command works on, and opening it. */
 #include "base/os.h"
 #include "cli/cli.h"
+#include "db/db.h"
 
 enum { LOCK_WAIT_SECONDS = 30, LOCK_WAIT_SECONDS_MAX = 86400 };
-
-bool store_is_postgres(str url) {
-    return str_starts(url, STR("postgresql://")) || str_starts(url, STR("postgres://"));
-}
 
 static str from_env(const char *name) {
     const char *value = getenv(name);
@@ -37,7 +34,7 @@ status store_url(struct cli *cli, str *url, struct error *err) {
         return cli_usage(err, "--data and --db name two ledgers: give one of them");
     if (!db.ptr && !data.ptr) db = from_env("CAIRN_DB");
     if (db.ptr) {
-        if (!store_is_postgres(db))
+        if (!db_url_is_postgres(db))
             return cli_usage(err,
                              "--db must begin with postgresql://; a folder is named with --data");
         *url = arena_str(&cli->arena, db);
@@ -53,7 +50,7 @@ status store_url(struct cli *cli, str *url, struct error *err) {
  * a password, too, and a careless password a '?': what stands before the last '@' is never shown.
  */
 str store_shown(struct cli *cli, str url) {
-    if (!store_is_postgres(url)) return str_from(url, 7);
+    if (!db_url_is_postgres(url)) return str_from(url, 7);
     str rest = str_from(url, str_starts(url, STR("postgresql://")) ? 13 : 11);
     str query = STR_NONE;
     size_t at = rest.len;
@@ -93,7 +90,7 @@ status store_write(struct cli *cli, enum ledger_validation validation, struct le
     str url = STR_NONE;
     status st = store_wait_ms(cli, &wait_ms, err);
     if (st == ST_OK) st = store_url(cli, &url, err);
-    if (st == ST_OK && !store_is_postgres(url)) st = dir_make(folder_of(url), err);
+    if (st == ST_OK && !db_url_is_postgres(url)) st = dir_make(folder_of(url), err);
     if (st != ST_OK) return st;
     struct ledger_options options = {.validation = validation, .lock_wait_ms = wait_ms};
     return ledger_open(url, &options, out, err);

@@ -26,10 +26,14 @@ void db_init(struct db *db, const struct db_ops *ops, const char *name, bool pos
     map_init(&db->by_source);
 }
 
+bool db_url_is_postgres(str url) {
+    return str_starts(url, STR("postgresql://")) || str_starts(url, STR("postgres://"));
+}
+
 status db_open(str url, enum db_mode mode, struct db **out, struct error *err) {
     if (str_has(url, '\0'))
         return error_set(err, ST_INVALID, "could not open database: its name holds a NUL byte");
-    if (str_starts(url, STR("postgresql://")) || str_starts(url, STR("postgres://")))
+    if (db_url_is_postgres(url))
         return postgres_open(url, mode, out, err);
     return sqlite_open(url, mode, out, err);
 }

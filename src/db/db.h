@@ -31,6 +31,8 @@ struct db_stmt;
 /* A writer creates a missing SQLite file; a reader does not. */
 enum db_mode { DB_WRITE, DB_READ_ONLY };
 
+/* Whether the address names a PostgreSQL server; anything else is a SQLite file. */
+bool db_url_is_postgres(str url);
 /* `url` is postgresql://... (or postgres://...), or a path of a SQLite file, with or without
  * "sqlite:" in front. A SQLite writer sets page_size=8192 (of a new file), journal_mode=WAL,
  * synchronous=FULL, foreign_keys=ON, busy_timeout 5 s, wal_autocheckpoint 4000, trusted_schema=OFF

@@ -10,12 +10,13 @@
 #include "base/os.h"
 #include "base/time.h"
 #include "cairn.h"
-#include "ledger/access/access.h"
-#include "ledger/writer.h"
+#include "db/db.h"
 #include "host/effects.h"
 #include "host/plans.h"
 #include "host/providers.h"
 #include "host/sweep.h"
+#include "ledger/access/access.h"
+#include "ledger/writer.h"
 
 #define MEND_EVERY_NS ((int64_t)1000000000)
 
@@ -38,6 +39,11 @@ struct host_task { /* something else on the ledger thread; one at a time of each
 
 struct host {
     struct host_options options;
+    struct {
+        host_watcher tell;
+        void *context;
+    } watchers[HOST_WATCHERS_MAX];
+    size_t watcher_count;
     uv_loop_t *loop;
     bool postgres;
     struct writer *writer;
@@ -340,6 +346,8 @@ static void port_observe(void *context, const struct engine_note *note) {
     struct host *h = context;
     host_providers_observe(h->providers, note);
     if (h->options.observe) h->options.observe(h->options.context, note);
+    for (size_t i = 0; i < h->watcher_count; i++)
+        h->watchers[i].tell(h->watchers[i].context, note);
     if (run_is_final(note->flow->run.head.status)) host_sweep_ended(h->sweep, note->run_id);
 }
 
@@ -396,10 +404,6 @@ void host_prefetch(struct host *h, str tenant_id, const struct plan_ref *ref, ho
 }
 
 /* ---- opening ---- */
-
-static bool is_postgres(str url) {
-    return str_starts(url, STR("postgresql://")) || str_starts(url, STR("postgres://"));
-}
 
 static str joined(struct host *h, str a, const char *b) {
     struct buf out;
@@ -475,9 +479,10 @@ static status open_engine(struct host *h, struct error *err) {
     return st;
 }
 
-/* Unless it is told otherwise every folder's node is called "local", but a cluster may serve several
- * folders: there the name goes on with what the folder is called, so that each gets the tasks of its
- * own runs. One that was moved finds them all the same: a run knows where its tasks are offered. */
+/* Unless it is told otherwise every folder's node is called "local", but a cluster may serve
+ * several folders: there the name goes on with what the folder is called, so that each gets the
+ * tasks of its own runs. One that was moved finds them all the same: a run knows where its tasks
+ * are offered. */
 static str cluster_name(struct host *h) {
     char host[256] = "";
     char text[32] = "-";
@@ -557,7 +562,7 @@ status host_open(uv_loop_t *loop, const struct host_options *options, struct hos
     if (!h) return error_set(err, ST_RETRY, "host: out of memory");
     h->options = *options;
     h->loop = loop;
-    h->postgres = is_postgres(options->url);
+    h->postgres = db_url_is_postgres(options->url);
     h->armed_us = INT64_MAX;
     h->done_end = &h->done_first;
     h->waiting_end = &h->waiting;
@@ -601,6 +606,12 @@ status host_open(uv_loop_t *loop, const struct host_options *options, struct hos
     return ST_OK;
 }
 
+void host_watch(struct host *h, host_watcher watcher, void *context) {
+    ASSERT(h->watcher_count < HOST_WATCHERS_MAX);
+    h->watchers[h->watcher_count].tell = watcher;
+    h->watchers[h->watcher_count++].context = context;
+}
+
 struct engine *host_engine(struct host *h) {
     return h->engine;
 }
@@ -610,7 +621,9 @@ struct ledger *host_reader(struct host *h) {
 struct writer *host_writer(struct host *h) {
     return h->writer;
 }
+str host_node(const struct host *h) { return h->node; }
 int64_t host_node_no(const struct host *h) { return h->lease.node_no; }
+bool host_is_postgres(const struct host *h) { return h->postgres; }
 void host_wake_outbox(struct host *h) {
     if (h->effects) host_effects_wake(h->effects);
 }

@@ -27,10 +27,10 @@ struct host_options {
     size_t endpoint_count;
     int64_t lock_wait_ms;  /* for the SQLite folder */
     int64_t kill_grace_ms; /* 0: the executor's default */
-    int64_t keep_us;       /* workspaces, after the end of their run; 0: for ever; or HOST_KEEP_NOT */
+    int64_t keep_us; /* workspaces, after the end of their run; 0: for ever; or HOST_KEEP_NOT */
     uint32_t settle_max, resident_max;
     int64_t tenant_active_max, plan_active_max;
-    bool passive;    /* decides and records, but executes nothing: for a process that only signals */
+    bool passive; /* decides and records, but executes nothing: for a process that only signals */
     bool only_asked; /* drive only what is asked for, not every open run of the node */
     /* How effects are delivered; its guard and secrets are the host's own. */
     struct deliverer_options deliver;
@@ -47,31 +47,45 @@ struct host_options {
     void *context;
 };
 
-enum { HOST_LEASE_MS = 6000, HOST_RENEW_MS = 2000, HOST_SQLITE_LEASE_MS = 30000,
-       HOST_SQLITE_RENEW_MS = 10000, HOST_POKE_MS = 250,
-       HOST_PLANS_MAX = 128, HOST_TENANT_PLANS_MAX = HOST_PLANS_MAX / 2, /* of one tenant's runs */
-       HOST_PLAN_TENANTS_MAX = 64, HOST_FETCHES_MAX = 16,
-       HOST_TENANT_FETCHES_MAX = HOST_FETCHES_MAX / 2, /* of one tenant */
-       HOST_KEEP_NOT = -1, /* keep_us: a workspace goes when its run ends */
-       HOST_PLAN_SMALL = 64 * 1024, /* bytes; a larger one is read on another thread */
-       RECOVER_LIMIT = 200 };
+enum {
+    HOST_LEASE_MS = 6000,
+    HOST_RENEW_MS = 2000,
+    HOST_SQLITE_LEASE_MS = 30000,
+    HOST_SQLITE_RENEW_MS = 10000,
+    HOST_POKE_MS = 250,
+    HOST_PLANS_MAX = 128,
+    HOST_TENANT_PLANS_MAX = HOST_PLANS_MAX / 2, /* of one tenant's runs */
+    HOST_PLAN_TENANTS_MAX = 64,
+    HOST_FETCHES_MAX = 16,
+    HOST_TENANT_FETCHES_MAX = HOST_FETCHES_MAX / 2, /* of one tenant */
+    HOST_KEEP_NOT = -1,          /* keep_us: a workspace goes when its run ends */
+    HOST_PLAN_SMALL = 64 * 1024, /* bytes; a larger one is read on another thread */
+    RECOVER_LIMIT = 200
+};
 
 MUST_CHECK status host_open(uv_loop_t *loop, const struct host_options *options, struct host **out,
                             struct error *err);
 /* Gets a plan for a tenant and keeps it, so that a start that follows finds it and the loop waits
  * neither for a network nor for the reading of a large plan. A small one of the local store, one
  * that is kept already, and a reference that cannot be right are answered at once, before this
- * returns. Who asks for what is on its way to that tenant already waits for the same fetch. `done` is
- * called on the loop, once, also when the host closes (ST_RETRY). At most HOST_FETCHES_MAX at a time,
- * then ST_LIMIT with PLAN_FETCHES_TOO_MANY, and HOST_TENANT_FETCHES_MAX of one tenant, then
+ * returns. Who asks for what is on its way to that tenant already waits for the same fetch. `done`
+ * is called on the loop, once, also when the host closes (ST_RETRY). At most HOST_FETCHES_MAX at a
+ * time, then ST_LIMIT with PLAN_FETCHES_TOO_MANY, and HOST_TENANT_FETCHES_MAX of one tenant, then
  * TENANT_FETCHES_TOO_MANY. Nothing of `tenant_id` and `ref` is needed afterwards. */
 typedef void (*host_fetched)(void *context, status code, const struct error *err);
 void host_prefetch(struct host *host, str tenant_id, const struct plan_ref *ref, host_fetched done,
                    void *context);
+/* Tells what was committed, after the owner's own observer. At most HOST_WATCHERS_MAX, and for as
+ * long as the host lives. */
+enum { HOST_WATCHERS_MAX = 4 };
+typedef void (*host_watcher)(void *context, const struct engine_note *note);
+void host_watch(struct host *host, host_watcher watcher, void *context);
 struct engine *host_engine(struct host *host);
 struct ledger *host_reader(struct host *host); /* for queries on the loop's thread */
 struct writer *host_writer(struct host *host);
+str host_node(const struct host *host);        /* its name */
 int64_t host_node_no(const struct host *host); /* of its lease */
+bool host_is_postgres(const struct host *host);
 /* There may be new effects, or some that were put back: the outbox looks now. */
 void host_wake_outbox(struct host *host);
 /* Nothing is being delivered, and nothing was due when it last looked. */
@@ -85,5 +99,4 @@ void host_close(struct host *host);
  * only (on SQLite the folder's lock says who may write). The riders, or NULL, are committed with
  * it. */
 MUST_CHECK status host_post_signal(struct ledger *ledger, str run_id, const struct signal *signal,
-                                   str actor, const struct append_rider *riders,
-                                   struct error *err);
+                                   str actor, const struct append_rider *riders, struct error *err);

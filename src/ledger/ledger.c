@@ -14,7 +14,7 @@ status ledger_no_memory(struct error *err) {
 }
 
 static bool is_sqlite(str url) {
-    return !str_starts(url, STR("postgres://")) && !str_starts(url, STR("postgresql://"));
+    return !db_url_is_postgres(url);
 }
 
 static status connect_url(void *context, struct db **out, struct error *err) {

@@ -2,7 +2,6 @@
 
 #include <stdlib.h>
 
-
 enum { RETRY_TYPES_MAX = 64, TIMEOUT_MS_MAX = 600 * 1000, BATCHES_MAX = 64 };
 
 static str variable(const char *name, struct arena *arena) {

@@ -1,7 +1,9 @@
-#include "cli/front.h"
+/* server/front.c: the HTTP front of a host: listeners, certificates, the local socket, and their end. */
+#include "server/front.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -13,8 +15,8 @@
 enum { DRAIN_MS = 10000, LISTEN_MAX = 16, SOCKET_MODE = 0600 };
 
 struct front {
-    struct cli *cli;
     struct front_options options;
+    struct arena arena;
     struct api *api;
     struct http_server *world, *local;
     bool authenticates; /* callers must say who they are */
@@ -48,14 +50,17 @@ static status parse_address(str text, struct address *out, struct error *err) {
     *out = (struct address){0};
     if (str_starts(text, STR("unix:"))) {
         out->path = str_from(text, 5);
-        return out->path.len > 0 ? ST_OK : cli_usage(err, "--listen unix: needs a path");
+        return out->path.len > 0
+                   ? ST_OK
+                   : error_at(err, ST_INVALID, USAGE_ERROR, "", "--listen unix: needs a path");
     }
     size_t colon = text.len;
     while (colon > 0 && text.ptr[colon - 1] != ':')
         colon--;
     int64_t port = -1;
     if (colon < 2 || !str_to_int(str_from(text, colon), &port) || port < 0 || port > 65535)
-        return cli_usage(err, "--listen takes HOST:PORT or unix:PATH, not \"%.*s\"", STR_ARG(text));
+        return error_at(err, ST_INVALID, USAGE_ERROR, "",
+                        "--listen takes HOST:PORT or unix:PATH, not \"%.*s\"", STR_ARG(text));
     out->host = str_n(text.ptr, colon - 1);
     if (out->host.ptr[0] == '[' && str_ends(out->host, STR("]")))
         out->host = str_n(out->host.ptr + 1, out->host.len - 2);
@@ -65,10 +70,11 @@ static status parse_address(str text, struct address *out, struct error *err) {
 
 static status read_addresses(struct front *f, struct address *out, size_t *count,
                              struct error *err) {
-    str text;
-    for (size_t at = 0; args_each(&f->cli->args, OPT_LISTEN, &at, &text);) {
-        if (*count == LISTEN_MAX) return cli_usage(err, "at most %d --listen", LISTEN_MAX);
-        status st = parse_address(text, &out[(*count)++], err);
+    const struct setting_list *listen = &f->options.settings->listen;
+    for (size_t i = 0; i < listen->count; i++) {
+        if (*count == LISTEN_MAX)
+            return error_at(err, ST_INVALID, USAGE_ERROR, "", "at most %d --listen", LISTEN_MAX);
+        status st = parse_address(listen->items[i], &out[(*count)++], err);
         if (st != ST_OK) return st;
     }
     if (*count > 0) return ST_OK;
@@ -78,53 +84,39 @@ static status read_addresses(struct front *f, struct address *out, size_t *count
 
 /* ---- opening ---- */
 
-static void prefetch(void *context, str tenant_id, const struct plan_ref *ref, api_fetched done,
-                     void *done_context) {
-    struct front *f = context;
-    host_prefetch(f->options.host, tenant_id, ref, done, done_context);
-}
-
-static void wake_outbox(void *context) {
-    const struct front *f = context;
-    host_wake_outbox(f->options.host);
-}
-
 static status read_jwks(struct front *f, struct jwks **out, struct error *err) {
-    str file = f->cli->args.values[OPT_JWKS];
+    str file = f->options.settings->jwks;
     return file.ptr ? jwks_load(file, out, err) : ST_OK;
 }
 
 static status load_tls(struct front *f, struct error *err) {
-    str cert = f->cli->args.values[OPT_TLS_CERT];
-    str key = f->cli->args.values[OPT_TLS_KEY];
-    if (!cert.ptr != !key.ptr) return cli_usage(err, "--tls-cert and --tls-key belong together");
+    str cert = f->options.settings->tls_cert;
+    str key = f->options.settings->tls_key;
+    if (!cert.ptr != !key.ptr)
+        return error_at(err, ST_INVALID, USAGE_ERROR, "",
+                        "--tls-cert and --tls-key belong together");
     f->tls = cert.ptr != NULL;
     return f->tls ? http_tls_load(f->world, cert, key, err) : ST_OK;
 }
 
 static status open_api(struct front *f, struct error *err) {
     const struct front_options *o = &f->options;
-    const str *v = f->cli->args.values;
+    const struct server_settings *settings = o->settings;
     struct api_options options = {
         .loop = o->loop,
-        .engine = host_engine(o->host),
-        .writer = host_writer(o->host),
+        .host = o->host,
         .url = o->url,
         .data_dir = o->folder,
         .node = o->node,
         .version = STR(CAIRN_VERSION),
         .metrics = o->metrics,
-        .prefetch = prefetch,
-        .wake_outbox = wake_outbox,
-        .post_signal = o->postgres ? host_post_signal : NULL,
-        .context = f,
         .open = !f->authenticates,
-        .policy = {.issuer = v[OPT_JWT_ISSUER], .audience = v[OPT_JWT_AUDIENCE]},
+        .policy = {.issuer = settings->jwt_issuer, .audience = settings->jwt_audience},
+        .rate = settings->rate,
         .other_writers = o->postgres,
         .readers = o->world ? 0 : 1, /* a command that is asked now and then */
     };
-    status st = args_int(&f->cli->args, OPT_RATE, 1, 1000000, 0, &options.rate, err);
-    if (st == ST_OK) st = read_jwks(f, &options.jwks, err);
+    status st = read_jwks(f, &options.jwks, err);
     return st == ST_OK ? api_open(&options, &f->api, err) : st;
 }
 
@@ -174,7 +166,7 @@ static status open_world(struct front *f, struct error *err) {
     status st = read_addresses(f, addresses, &count, err);
     if (st != ST_OK) return st;
     size_t fd_count = systemd_listen_fds(fds, LISTEN_MAX);
-    f->authenticates = args_has(&f->cli->args, OPT_AUTH) || fd_count > 0;
+    f->authenticates = f->options.settings->auth || fd_count > 0;
     for (size_t i = 0; i < count; i++)
         f->authenticates |= !addresses[i].path.ptr && !is_loopback(addresses[i].host);
     st = open_api(f, err);
@@ -182,18 +174,23 @@ static status open_world(struct front *f, struct error *err) {
         st = http_server_open(f->options.loop, &http, api_handle, f->api, &f->world, err);
     if (st == ST_OK) st = load_tls(f, err);
     if (st == ST_OK) st = listen_world(f, addresses, count, fds, fd_count, err);
-    if (st == ST_OK) api_http_server(f->api, f->world);
-    return st;
+    if (st != ST_OK) return st;
+    if (!f->authenticates) buf_put_c(&f->addresses, " (no authentication: this machine only)");
+    api_http_server(f->api, f->world);
+    return ST_OK;
 }
 
 /* The address of a socket has room for 107 bytes; a folder's path may be longer. /proc/self/fd
  * names it shortly. */
 static str socket_path(struct front *f) {
-    str path = cli_text(f->cli, "%.*s/" FRONT_SOCKET, STR_ARG(f->options.folder));
-    if (path.len < sizeof(((struct sockaddr_un *)0)->sun_path)) return path;
-    str folder = arena_str(&f->cli->arena, f->options.folder);
-    f->folder_fd = open(folder.ptr, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    return cli_text(f->cli, "/proc/self/fd/%d/" FRONT_SOCKET, f->folder_fd);
+    char path[PATH_MAX];
+    str folder = arena_str(&f->arena, f->options.folder);
+    int n = snprintf(path, sizeof(path), "%s/" FRONT_SOCKET, folder.ptr);
+    if (n < 0 || (size_t)n >= sizeof(((struct sockaddr_un *)0)->sun_path)) {
+        f->folder_fd = open(folder.ptr, O_PATH | O_DIRECTORY | O_CLOEXEC);
+        n = snprintf(path, sizeof(path), "/proc/self/fd/%d/" FRONT_SOCKET, f->folder_fd);
+    }
+    return arena_str(&f->arena, str_n(path, (size_t)n));
 }
 
 static status open_local(struct front *f, struct error *err) {
@@ -203,13 +200,12 @@ static status open_local(struct front *f, struct error *err) {
     return st == ST_OK ? http_listen_unix(f->local, socket_path(f), SOCKET_MODE, err) : st;
 }
 
-status front_open(struct cli *cli, const struct front_options *options, struct front **out,
-                  struct error *err) {
+status front_open(const struct front_options *options, struct front **out, struct error *err) {
     struct front *f = mem_alloc(sizeof(*f));
     if (!f) return error_set(err, ST_RETRY, "out of memory");
-    f->cli = cli;
     f->options = *options;
     f->folder_fd = -1;
+    arena_init(&f->arena, 4096, (size_t)1024 * 1024);
     buf_init(&f->addresses, (size_t)16 * 1024);
     *out = f;
     status st = options->world ? open_world(f, err) : open_api(f, err);
@@ -217,14 +213,7 @@ status front_open(struct cli *cli, const struct front_options *options, struct f
     return st;
 }
 
-void front_observe(struct front *f, const struct engine_note *note) {
-    if (f && f->api) api_observe(f->api, note);
-}
-
-str front_addresses(const struct front *f) {
-    return cli_text(f->cli, "%.*s%s", STR_ARG(buf_str(&f->addresses)),
-                    f->authenticates ? "" : " (no authentication: this machine only)");
-}
+str front_addresses(const struct front *f) { return buf_str(&f->addresses); }
 
 void front_reload(struct front *f) {
     struct error err = {0};
@@ -232,7 +221,7 @@ void front_reload(struct front *f) {
     systemd_notify("RELOADING=1");
     bool tls = !f->tls || load_tls(f, &err) == ST_OK;
     if (!tls) LOG(LOG_ERROR, "the certificate stays as it was", LOG_S("error", str_c(err.msg)));
-    if (f->cli->args.values[OPT_JWKS].ptr) {
+    if (f->options.settings->jwks.ptr) {
         if (read_jwks(f, &jwks, &err) == ST_OK)
             api_set_jwks(f->api, jwks);
         else
@@ -274,5 +263,6 @@ void front_close(struct front *f) {
     api_close(f->api);
     if (f->folder_fd >= 0) close(f->folder_fd);
     buf_release(&f->addresses);
+    arena_release(&f->arena);
     mem_free(f);
 }

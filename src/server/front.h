@@ -1,4 +1,4 @@
-/* cli/front.h: the HTTP API in front of an engine: sockets, certificates, keys, and their end.
+/* server/front.h: the HTTP API in front of an engine: sockets, certificates, keys, and their end.
  *
  * Every process that drives an engine answers on a socket in the data folder, which only the
  * folder's owner can open: that is how other commands reach it. `cairn serve` listens for the world
@@ -8,8 +8,9 @@
 #include <uv.h>
 
 #include "api/api.h"
-#include "cli/cli.h"
+#include "base/arena.h"
 #include "host/host.h"
+#include "server/settings.h"
 
 #define FRONT_SOCKET "cairn.sock"
 #define FRONT_ADDRESS "127.0.0.1:8420"
@@ -17,6 +18,7 @@
 struct front;
 struct front_options {
     uv_loop_t *loop;
+    const struct server_settings *settings; /* borrowed */
     struct host *host;
     str url, folder, node;
     bool postgres;
@@ -25,12 +27,11 @@ struct front_options {
     struct metrics *metrics;
 };
 
-MUST_CHECK status front_open(struct cli *cli, const struct front_options *options,
-                             struct front **out, struct error *err);
-/* What was committed; from the host's observer. */
-void front_observe(struct front *front, const struct engine_note *note);
-/* "http://127.0.0.1:8420 (no authentication)": every address, for the line that says that we are
- * ready. */
+/* *out is there on failure, too: the caller ends it with front_close(). */
+MUST_CHECK status front_open(const struct front_options *options, struct front **out,
+                             struct error *err);
+/* "http://127.0.0.1:8420 (no authentication: this machine only)": every address, for the line that
+ * says that we are ready. */
 str front_addresses(const struct front *front);
 /* New certificates and keys from the files: SIGHUP. What cannot be read stays as it was. */
 void front_reload(struct front *front);
