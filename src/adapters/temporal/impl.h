@@ -1,17 +1,16 @@
 /* adapters/temporal/impl.h: what the files of the provider share.
  *
- * A run is a record with flags; everything that happens to it (an answer of the cluster, a workflow
- * task, a call of the engine) sets some and then has execution_step() look at what to do next.
- * Calls of the engine never call it back before they return: they ask for a step in the loop's next
- * turn. While a port is being called, calls of the engine find `busy` and only set flags. */
+ * A run is a record (adapters/provider_runs.h) with two states: what the cluster has of it (enum
+ * execution_state), and where the engine stands with it (enum engine_side). Everything that happens
+ * to a run moves one of the two, or changes what is wanted; then its next step sees what to do. */
 #pragma once
 
 #include <sys/queue.h>
 
+#include "adapters/provider_runs.h"
 #include "adapters/temporal/commands.h"
 #include "adapters/temporal/rpc.h"
 #include "adapters/temporal/temporal.h"
-#include "base/map.h"
 
 enum {
     RUNS_MAX = 100000,      /* in memory */
@@ -28,7 +27,7 @@ enum {
     PARK_MS = 8000,   /* of a task that nobody here can answer; the cluster's patience is 10 s */
     CALLS_BUSY = 512, /* calls under way: more about runs wait */
     CALLS_PAUSE_MS = 100,
-    NEXT_TASK_MS = 15000, /* the same after an answer that was refused */
+    NEXT_TASK_MS = 15000, /* the same as FIRST_TASK_MS, after an answer that was refused */
     RETRY_MS = 1000,      /* then x2 */
     RETRY_MS_MAX = 30000,
 };
@@ -37,22 +36,10 @@ enum {
 #define OWN_SIGNALS STR("cairn.")
 
 struct temporal;
-struct task;
 
-struct wanted { /* an attempt that the engine waits for */
-    TAILQ_ENTRY(wanted) link;
-    struct attempt *attempt; /* NULL: answered; the rest goes when the run is not busy */
-    bool stop;
-    bool commanded;   /* its activity is there, as far as we know */
-    bool cancel_sent; /* and was asked to end */
-    bool answered;    /* an answer under way says something of it: `due` */
-    enum wanted_due due;
-    size_t id_len;
-    char id[];
-};
-TAILQ_HEAD(wanted_list, wanted);
+/* ---- queues of workflow tasks ---- */
 
-struct task_queue { /* of workflow tasks */
+struct task_queue {
     TAILQ_ENTRY(task_queue) link;
     size_t runs; /* that need it; the own one is needed always */
     int polls;   /* under way */
@@ -61,109 +48,164 @@ struct task_queue { /* of workflow tasks */
 };
 TAILQ_HEAD(queue_list, task_queue);
 
-enum run_phase {
-    PHASE_UNKNOWN, /* ask the cluster what it has of it */
-    PHASE_NEW,     /* no execution yet */
-    PHASE_READY,   /* there is one */
-    PHASE_GONE,    /* it is over, and not by us */
+/* ---- runs ---- */
+
+/* What the cluster has of a run. */
+enum execution_state {
+    EXECUTION_UNKNOWN,  /* it has to be asked */
+    EXECUTION_NONE,     /* nothing, and it was not asked to make one */
+    EXECUTION_ASKED,    /* it was asked to make one, and may have heard us */
+    EXECUTION_OPEN,     /* an execution that goes on */
+    EXECUTION_DRAINING, /* open, but nothing can be scheduled before an activity of it ended */
+    EXECUTION_GONE,     /* over, and not by us: the engine has to hear of it */
+    EXECUTION_GONE_TOLD,
+    EXECUTION_STATE_COUNT,
 };
-struct run_times { /* uv_now() when something is due; 0: never */
-    uint64_t retry, wake, hold, look, idle;
+/* Where the engine stands with a run. */
+enum engine_side {
+    ENGINE_UNAWARE, /* it has not told of the run, or it has left it */
+    ENGINE_ASKED,   /* the same, but it was told something: it may tell of the run soon */
+    ENGINE_DECIDES, /* it was told something, and has not rested since */
+    ENGINE_RESTS,   /* it has said all that it wants for now */
+    ENGINE_ENDED,   /* the run is over: its execution is to be closed */
+    ENGINE_SIDE_COUNT,
+};
+/* What is said between the engine and us. */
+enum engine_word {
+    WORD_TOLD,   /* by us: some news */
+    WORD_OPENED, /* by the engine, and so are the others */
+    WORD_RESTED,
+    WORD_LEFT,
+    WORD_ENDED,
+    ENGINE_WORD_COUNT,
+};
+
+enum wanted_sent { SENT_NOTHING, SENT_SCHEDULE, SENT_CANCEL };
+struct temporal_wanted { /* an attempt that the engine waits for */
+    struct wanted wanted;
+    bool stop;             /* the engine wants it to end */
+    enum wanted_sent sent; /* the newest that the cluster has of us, as far as we know */
+    bool in_answer;        /* an answer under way says something of it: `due` */
+    enum wanted_due due;
+    size_t id_len;
+    char id[]; /* of its activity */
+};
+
+struct run_times { /* uv_now() when something is due; 0: it is not waited for */
+    uint64_t wake, hold, look, idle;
+};
+struct told { /* what the engine was told of the newest execution */
+    char execution[EXECUTION_ID_MAX];
+    bool continued; /* it continues another */
+    bool cancel;    /* that somebody asked for its cancellation */
+    int64_t signal; /* event id of the newest signal */
+};
+struct history_read { /* of a history without a task; while `call` is under way */
+    struct arena arena;
+    struct history history;
+    int pages;
+    char execution[EXECUTION_ID_MAX];
 };
 struct temporal_run {
-    TAILQ_ENTRY(temporal_run) link;
+    struct tracked_run tracked;
     struct temporal *t;
     struct arena arena;
-    str run_id, tenant_id, project_id, environment_id, plan_id, plan_version, plan_ref;
-    uuid correlation; /* all zero: not known */
-    enum run_phase phase;
-    struct task_queue *queue;         /* of its workflow tasks; NULL: not known */
+    str tenant_id, project_id, environment_id, plan_id, plan_version, plan_ref;
+    uuid correlation;         /* all zero: not known */
+    struct task_queue *queue; /* of its workflow tasks; NULL: not known */
+    enum execution_state state;
     char execution[EXECUTION_ID_MAX]; /* the newest one; empty: not known */
-    char told[EXECUTION_ID_MAX];      /* the one that the engine was told of */
-    int64_t told_signal;              /* event id of the newest signal told, of that execution */
-    bool told_cancel, told_ended;
-    bool continued;        /* that execution continues another */
-    bool tell_link;        /* once more */
-    struct rpc_call *call; /* start, describe or history */
-    struct arena read_arena;
-    struct history read;
-    int read_pages;
-    char read_execution[EXECUTION_ID_MAX];
-    int64_t looked_length; /* of its history, when it was looked at; 0: never */
-    struct rpc_call *wake_call;
-    struct task *task; /* held until the engine rests */
-    bool digests;      /* the engine was told something and has not rested since */
-    bool opened;       /* the engine told of it */
-    bool tried;        /* to make an execution */
-    const char *gone_code;
+    struct told told;
+    bool tell_link; /* the engine asked for the link: it is told once more */
+    enum engine_side side;
+    enum run_status end;   /* of ENGINE_ENDED, else RUN_NEW */
+    str code, message;     /* likewise, of RUN_FAILED */
+    const char *gone_code; /* of EXECUTION_GONE */
     str gone_message;
-    bool soon;   /* a step in the next turn */
-    bool due;    /* something for the next task */
-    bool drains; /* nothing can be scheduled before an activity ended */
-    bool complained;
-    int64_t retry_ms;
+    struct rpc_call *call; /* start, describe or history */
+    struct rpc_call *wake_call;
+    bool complained; /* a call that failed was logged */
+    struct history_read read;
+    int64_t looked_length;      /* of its history, when it was looked at; 0: never */
+    struct workflow_task *task; /* held until the engine rests */
     struct run_times at;
-    struct wanted_list wanted;
-    size_t wanted_count;   /* of those that are not answered */
-    enum run_status close; /* RUN_NEW: it goes on */
-    str code, message;
-    int busy;
-    bool doomed; /* free it when it is not busy */
-    uv_timer_t timer;
 };
-TAILQ_HEAD(run_list, temporal_run);
 
-struct task { /* a workflow task, or the poll for one */
-    TAILQ_ENTRY(task) link;
+/* ---- workflow tasks ---- */
+
+enum task_state {
+    TASK_POLLS,   /* there is none yet */
+    TASK_READS,   /* its history */
+    TASK_PARKED,  /* its run belongs to another node, or will be ours in a moment */
+    TASK_HELD,    /* by its run, until the engine rests */
+    TASK_ANSWERS, /* and ends when the cluster has the answer */
+};
+struct workflow_task {
+    TAILQ_ENTRY(workflow_task) link; /* of t->polls, or of t->tasks */
     struct temporal *t;
-    struct task_queue *queue; /* while it is a poll */
+    enum task_state state;
+    struct task_queue *queue; /* of TASK_POLLS */
     struct arena arena;
     const Tp__TaskResponse *poll;
     struct history history;
-    struct temporal_run *run; /* while it is held or answered for one; or NULL */
+    struct temporal_run *run; /* of TASK_HELD, and of an answer for one; or NULL */
     struct rpc_call *call;
     bool closes, continues, more; /* what its answer does */
-    uint64_t round;               /* of tasks_recheck() that saw it last */
-    uint64_t parked_until;        /* it belongs to another node, or will be ours in a moment */
+    uint64_t round;               /* of workflow_tasks_recheck() that saw it last */
+    uint64_t parked_until;
     int pages;
 };
-TAILQ_HEAD(task_list, task);
-TAILQ_HEAD(job_list, job);
+TAILQ_HEAD(task_list, workflow_task);
 
+/* ---- the provider ---- */
+
+enum temporal_state {
+    TEMPORAL_BOOTS, /* the cluster or the namespace is not there yet */
+    TEMPORAL_READY,
+    TEMPORAL_CLOSING, /* waits for what it executes, and for answers under way */
+    TEMPORAL_ENDING,  /* waits for the loop */
+};
+TAILQ_HEAD(activity_list, activity);
 struct temporal {
     struct provider provider;
     uv_loop_t *loop;
     struct provider_ports ports;
-    struct rpc *rpc;
+    struct rpc *rpc; /* NULL: closed */
     struct arena arena;
     str ns, queue_name, own_queue_name, identity;
     int slots, pollers;
-    int64_t look_ms, sweep_ms, heartbeat_ms, hold_ms, idle_ms;
-    struct map run_by_id;
-    struct run_list runs;
+    int64_t look_ms, heartbeat_ms, hold_ms, idle_ms;
+    enum temporal_state state;
+    struct provider_runs runs;
+    struct provider_sweep sweep;
     struct queue_list queues;
     struct task_queue *own_queue;
     size_t queue_count;
     struct task_list polls; /* for workflow tasks */
     struct task_list tasks; /* in hand */
     size_t task_count;
-    struct job_list jobs; /* activities, and polls for them */
-    int job_count, job_polls;
+    uint64_t round;                  /* of workflow_tasks_recheck() */
+    struct activity_list activities; /* and polls for them */
+    int activity_count, activity_polls;
     uv_timer_t timer;      /* boot, sweep, and the end */
-    bool ready;            /* the cluster and the namespace are there */
-    bool crowded;          /* RUNS_MAX was logged */
     struct rpc_call *call; /* of boot or sweep */
     int64_t boot_pause_ms;
-    uint64_t sweep_at;
-    uint64_t round; /* of tasks_recheck() */
-    int sweep_pages;
-    bool closing, ending;
-    size_t handles; /* of libuv, not closed yet */
+    size_t handles; /* of libuv, not closed yet; those of runs not counted */
 };
 
 static inline uint64_t now_ms(const struct temporal *t) { return uv_now(t->loop); }
+static inline bool temporal_is_closing(const struct temporal *t) {
+    return t->state >= TEMPORAL_CLOSING;
+}
 static inline str task_queue_str(const struct task_queue *q) { return str_n(q->name, q->name_len); }
-static inline str wanted_id(const struct wanted *w) { return str_n(w->id, w->id_len); }
+static inline str wanted_id(const struct temporal_wanted *w) { return str_n(w->id, w->id_len); }
+static inline bool temporal_run_is_open(const struct temporal_run *r) {
+    return r->state == EXECUTION_OPEN || r->state == EXECUTION_DRAINING;
+}
+/* Whether the engine was told something and has not answered with a rest. */
+static inline bool temporal_run_is_heard(const struct temporal_run *r) {
+    return r->side == ENGINE_ASKED || r->side == ENGINE_DECIDES;
+}
 
 /* temporal.c */
 struct task_queue *task_queue_take(struct temporal *t,
@@ -173,67 +215,63 @@ void task_queue_drop(struct temporal *t, struct task_queue *queue);
 void temporal_tick_soon(struct temporal *t); /* a task was parked */
 void temporal_check_end(struct temporal *t); /* after something that a closing provider waits for */
 
-/* runs.c */
-struct temporal_run *execution_find(const struct temporal *t, str run_id);
-struct temporal_run *execution_new(struct temporal *t, str run_id);
-void execution_enter(struct temporal_run *r);
-void execution_exit(struct temporal_run *r); /* does its next step, and may free it */
-void execution_doom(struct temporal_run *r);
-void execution_soon(struct temporal_run *r);
-void runs_kick(struct temporal *t); /* the cluster is there */
-void runs_release(struct temporal *t);
+/* runs.c: the records, their states, their steps, and what the engine calls */
+struct temporal_run *temporal_run_find(const struct temporal *t, str run_id);
+/* EXECUTION_UNKNOWN. NULL: too many, or memory is out. */
+struct temporal_run *temporal_run_new(struct temporal *t, str run_id);
+void temporal_run_move(struct temporal_run *r, enum execution_state state);
+void temporal_run_word(struct temporal_run *r, enum engine_word word);
 /* The run is over: its execution is closed, and forgotten. NULL: too many, or memory is out. */
-struct temporal_run *execution_close(struct temporal *t, str run_id, enum run_status end, str code,
-                                     str message);
+struct temporal_run *temporal_run_close(struct temporal *t, str run_id, enum run_status end,
+                                        str code, str message);
 /* Looks after the execution now: it may be gone. */
-void execution_suspect(struct temporal_run *r);
-/* Tells the engine what is new in a history. Returns whether there was something. */
-bool execution_tell(struct temporal_run *r, str execution, const struct history *h);
-bool execution_tell_ended(struct temporal_run *r, const struct history *h);
-/* What is wanted, one after the other. Stays good while the run is busy, whatever the ports do. */
-struct wanted *wanted_first(const struct temporal_run *r);
-struct wanted *wanted_after(const struct wanted *w);
-/* Answers an attempt, which is forgotten. */
-void wanted_answer(struct temporal_run *r, struct wanted *w, const struct outcome *outcome);
-void wanted_cancelled(struct temporal_run *r, struct wanted *w);
-void execution_cancel_wanted(struct temporal_run *r, bool stopped_only);
-void execution_set_due(struct temporal_run *r); /* from what is wanted and what was commanded */
-void runs_open(struct provider *provider, const struct provider_run *run);
-void runs_start(struct provider *provider, struct attempt *attempt);
-void runs_stop(struct provider *provider, struct attempt *attempt);
-void runs_leave(struct provider *provider, struct attempt *attempt);
-void runs_note(struct provider *provider, const struct provider_note *note);
-void runs_rested(struct provider *provider, str run_id);
-bool runs_idle(const struct provider *provider);
-
-/* Also runs.c, for calls.c: what is known of the execution. */
-void execution_set_queue(struct temporal_run *r, str name);
-void execution_set_id(struct temporal_run *r, str id);
-/* Tells the engine of the execution, unless it knows; returns whether it did not. */
-bool execution_tell_id(struct temporal_run *r, bool continued);
-void execution_tell_recovered(struct temporal_run *r, const struct attempt *attempt, int32_t count);
-void execution_gone(struct temporal_run *r, const char *code, str message);
+void temporal_run_suspect(struct temporal_run *r);
+/* The execution is over, and not by us. */
+void temporal_run_gone(struct temporal_run *r, const char *code, str message);
 /* Somebody else's workflow has the id of the run. Nothing of it is touched: not its tasks, not its
  * signals, not its end. */
-void execution_other(struct temporal_run *r);
+void temporal_run_other(struct temporal_run *r);
+void temporal_run_set_queue(struct temporal_run *r, str name);
+void temporal_run_set_execution(struct temporal_run *r, str id);
+struct temporal_wanted *temporal_wanted_first(const struct temporal_run *r);
+struct temporal_wanted *temporal_wanted_after(const struct temporal_wanted *w);
+void temporal_wanted_cancel(struct temporal_run *r, bool stopped_only);
+extern const struct provider_runs_ops temporal_runs_ops;
+void temporal_open_run(struct provider *provider, const struct provider_run *run);
+void temporal_start(struct provider *provider, struct attempt *attempt);
+void temporal_stop(struct provider *provider, struct attempt *attempt);
+void temporal_leave(struct provider *provider, struct attempt *attempt);
+void temporal_note(struct provider *provider, const struct provider_note *note);
+void temporal_rested(struct provider *provider, str run_id);
+bool temporal_idle(const struct provider *provider);
+
+/* news.c: what the engine is told; from inside the run. */
+void temporal_tell_link(struct temporal_run *r);
+/* Tells the engine of the execution, unless it knows. */
+void temporal_tell_execution(struct temporal_run *r, bool continued);
+/* What is new in a history: the execution, and its signals. */
+void temporal_tell(struct temporal_run *r, str execution, const struct history *h);
+/* The attempts whose activities have ended. */
+void temporal_tell_ended(struct temporal_run *r, const struct history *h);
+/* The cluster counts attempts from 1; each beyond the first was given to another worker. */
+void temporal_tell_recovered(struct temporal_run *r, const struct attempt *attempt, int32_t count);
+void temporal_tell_answer(struct temporal_run *r, struct temporal_wanted *w,
+                          const struct outcome *outcome);
 
 /* calls.c: begin a call; what comes of it is seen by the run's next steps */
-void execution_describe(struct temporal_run *r); /* and read its history, if there is news in it */
-void execution_make(struct temporal_run *r);
-void execution_wake(struct temporal_run *r);
-
-/* signals.c */
-bool execution_tell_signals(struct temporal_run *r, const struct history *h);
+void temporal_run_describe(struct temporal_run *r); /* and read its history, if it has news */
+void temporal_run_make(struct temporal_run *r);
+void temporal_run_wake(struct temporal_run *r);
 
 /* tasks.c */
-void tasks_poll(struct temporal *t);    /* as many polls as there should be */
-bool tasks_recheck(struct temporal *t); /* the parked ones; whether there are some */
+void workflow_tasks_poll(struct temporal *t);    /* as many polls as there should be */
+bool workflow_tasks_recheck(struct temporal *t); /* the parked ones; whether there are some */
 /* Answers the held task, or finds that the engine has to hear something first. */
-void execution_answer_task(struct temporal_run *r);
-void task_drop(struct task *task); /* unanswered: the cluster offers it again */
-void task_fail(struct task *task, const char *why);
-void tasks_release(struct temporal *t);
+void workflow_task_answer(struct temporal_run *r);
+void workflow_task_check(const struct workflow_task *task);
+void workflow_tasks_leave(struct temporal_run *r); /* it is about to be freed */
+void workflow_tasks_release(struct temporal *t);
 
 /* worker.c */
-void jobs_poll(struct temporal *t);
-void jobs_release(struct temporal *t); /* stops polling and asks what runs to end */
+void activities_poll(struct temporal *t);
+void activities_release(struct temporal *t); /* stops polling and asks what runs to end */

@@ -21,6 +21,17 @@ enum {
 };
 #define RETENTION_MS ((int64_t)30 * 24 * 3600 * 1000) /* of a namespace that we make */
 
+static void temporal_move(struct temporal *t, enum temporal_state state) {
+    static const uint8_t allowed[] = {
+        [TEMPORAL_BOOTS] = 1 << TEMPORAL_READY | 1 << TEMPORAL_CLOSING,
+        [TEMPORAL_READY] = 1 << TEMPORAL_CLOSING,
+        [TEMPORAL_CLOSING] = 1 << TEMPORAL_ENDING,
+        [TEMPORAL_ENDING] = 0,
+    };
+    ASSERT(allowed[t->state] & 1 << state);
+    t->state = state;
+}
+
 /* ---- queues ---- */
 
 static bool is_needed(const struct temporal *t, const struct task_queue *q) {
@@ -45,7 +56,7 @@ struct task_queue *task_queue_take(struct temporal *t, str name) {
     q->runs = 1;
     TAILQ_INSERT_TAIL(&t->queues, q, link);
     t->queue_count++;
-    tasks_poll(t);
+    workflow_tasks_poll(t);
     return q;
 }
 
@@ -68,43 +79,40 @@ void task_queue_drop(struct temporal *t, struct task_queue *queue) {
 
 static void close_if_over(struct temporal *t, str run_id) {
     struct arena scratch;
-    struct provider_found found = {0};
-    struct error err;
-    if (execution_find(t, run_id)) return;
+    struct provider_found found;
     arena_init(&scratch, TEMPORAL_ARENA_FIRST, TASK_ARENA_MAX);
-    status st = t->ports.find(t->ports.context, run_id, STR_NONE, &scratch, &found, &err);
-    if (st == ST_OK && run_is_final(found.status) && !t->closing) {
+    if (provider_runs_left_over(&t->runs, run_id, &scratch, &found) && !temporal_is_closing(t)) {
         LOG(LOG_INFO, "temporal: an execution of a run that is over is closed",
             LOG_S("run", run_id));
         struct temporal_run *r =
-            execution_close(t, run_id, found.status, found.code, found.message);
+            temporal_run_close(t, run_id, found.status, found.code, found.message);
         if (r) r->correlation = found.correlation;
     }
     arena_release(&scratch);
 }
 
-static void sweep_page(struct temporal *t, str token);
+static void sweep_ask(struct temporal *t, str token);
 
 static void on_listed(void *context, const struct rpc_answer *answer) {
     struct temporal *t = context;
+    const Tp__ListResponse *page = answer->code == GRPC_OK ? answer->value : NULL;
     t->call = NULL;
-    if (answer->code != GRPC_OK) return; /* the next sweep */
-    const Tp__ListResponse *page = answer->value;
-    for (size_t i = 0; i < page->n_executions && !t->closing; i++) {
+    for (size_t i = 0; page && i < page->n_executions && !temporal_is_closing(t); i++) {
         const Tp__Execution *execution = page->executions[i]->execution;
         if (execution) close_if_over(t, wire_str(execution->workflow_id));
     }
-    if (!t->closing && page->next_page_token.len > 0 && ++t->sweep_pages < SWEEP_PAGES_MAX)
-        sweep_page(t, wire_str(page->next_page_token));
+    if (temporal_is_closing(t)) return;
+    if (sweep_next_page(&t->sweep, page, page && page->next_page_token.len > 0, now_ms(t)))
+        sweep_ask(t, wire_str(page->next_page_token));
 }
 
 /* A node that died may never come back under its name: the others look after its queue. What is
  * young they leave to that node, which, if it lives, may be about to close it. */
-static void sweep_page(struct temporal *t, str token) {
+static void sweep_ask(struct temporal *t, str token) {
     struct error err;
     char query[5 * NAME_BYTES_MAX];
     char before[TIME_TEXT_MAX + 1] = "";
-    before[time_format_us(clock_wall_us() - t->sweep_ms * 1000, before)] = '\0';
+    before[time_format_us(clock_wall_us() - t->sweep.every_ms * 1000, before)] = '\0';
     int n = snprintf(query, sizeof query,
                      "WorkflowType='plan.run' AND ExecutionStatus='Running' AND (TaskQueue='%.*s' "
                      "OR (TaskQueue STARTS_WITH '%.*s.' AND StartTime < '%s'))",
@@ -115,7 +123,7 @@ static void sweep_page(struct temporal *t, str token) {
     request.next_page_token = wire_bytes(token);
     request.query = wire_bytes(str_n(query, (size_t)n));
     if (rpc_start(t->rpc, RPC_LIST, &request.base, NULL, on_listed, t, &t->call, &err) != ST_OK)
-        t->call = NULL;
+        (void)sweep_next_page(&t->sweep, false, false, now_ms(t));
 }
 
 /* ---- the cluster comes up ---- */
@@ -123,22 +131,18 @@ static void sweep_page(struct temporal *t, str token) {
 static void on_timer(uv_timer_t *timer);
 
 static void tick(struct temporal *t) {
-    tasks_poll(t);
-    jobs_poll(t);
-    if (!t->call && now_ms(t) >= t->sweep_at) {
-        t->sweep_at = now_ms(t) + (uint64_t)t->sweep_ms;
-        t->sweep_pages = 0;
-        sweep_page(t, STR_NONE);
-    }
-    bool parked = tasks_recheck(t);
-    if (t->closing) return; /* from inside a port */
-    uint64_t pause = t->sweep_ms < TICK_MS ? (uint64_t)t->sweep_ms : TICK_MS;
+    workflow_tasks_poll(t);
+    activities_poll(t);
+    if (!t->call && sweep_is_due(&t->sweep, now_ms(t))) sweep_ask(t, STR_NONE);
+    bool parked = workflow_tasks_recheck(t);
+    if (temporal_is_closing(t)) return; /* from inside a port */
+    uint64_t pause = t->sweep.every_ms < TICK_MS ? (uint64_t)t->sweep.every_ms : TICK_MS;
     if (parked && pause > PARKED_TICK_MS) pause = PARKED_TICK_MS;
     uv_timer_start(&t->timer, on_timer, pause, 0);
 }
 
 void temporal_tick_soon(struct temporal *t) {
-    if (t->ready && !t->closing) uv_timer_start(&t->timer, on_timer, PARKED_TICK_MS, 0);
+    if (t->state == TEMPORAL_READY) uv_timer_start(&t->timer, on_timer, PARKED_TICK_MS, 0);
 }
 
 static void boot_later(struct temporal *t, int code, str why) {
@@ -186,9 +190,9 @@ static void on_namespace(void *context, const struct rpc_answer *answer) {
         boot_later(t, answer->code, answer->message);
         return;
     }
-    t->ready = true;
+    temporal_move(t, TEMPORAL_READY);
     t->boot_pause_ms = 0;
-    runs_kick(t);
+    provider_runs_all_soon(&t->runs);
     tick(t);
 }
 
@@ -222,9 +226,9 @@ static void boot(struct temporal *t) {
 /* ---- the end ---- */
 
 static void free_if_over(struct temporal *t) {
-    if (!t->ending || t->rpc || t->handles > 0) return;
+    if (t->state != TEMPORAL_ENDING || t->rpc || t->handles > 0 || t->runs.handles > 0) return;
     task_queue_drop(t, NULL);
-    map_release(&t->run_by_id);
+    provider_runs_release(&t->runs);
     if (t->own_queue) mem_free(t->own_queue);
     arena_release(&t->arena);
     mem_free(t);
@@ -244,53 +248,58 @@ static void on_rpc_closed(void *context) {
 
 /* Not from inside an answer of the cluster: from the timer. */
 static void end(struct temporal *t) {
-    if (t->ending || !TAILQ_EMPTY(&t->jobs) || !TAILQ_EMPTY(&t->tasks) || !TAILQ_EMPTY(&t->runs))
+    if (t->state != TEMPORAL_CLOSING || !TAILQ_EMPTY(&t->activities) || !TAILQ_EMPTY(&t->tasks) ||
+        !TAILQ_EMPTY(&t->runs.all))
         return;
-    t->ending = true;
+    temporal_move(t, TEMPORAL_ENDING);
     uv_close((uv_handle_t *)&t->timer, on_timer_closed);
     rpc_close(t->rpc, on_rpc_closed, t);
 }
 
 void temporal_check_end(struct temporal *t) {
-    if (!t->closing) return;
-    if (t->ending)
-        free_if_over(t);
-    else
-        uv_timer_start(&t->timer, on_timer, 0, 0);
+    if (t->state == TEMPORAL_ENDING) free_if_over(t);
+    if (t->state == TEMPORAL_CLOSING) uv_timer_start(&t->timer, on_timer, 0, 0);
 }
 
 static void on_timer(uv_timer_t *timer) {
     struct temporal *t = timer->data;
-    if (t->closing)
-        end(t);
-    else if (t->ready)
-        tick(t);
-    else
+    switch (t->state) {
+    case TEMPORAL_BOOTS:
         boot(t);
+        break;
+    case TEMPORAL_READY:
+        tick(t);
+        break;
+    case TEMPORAL_CLOSING:
+        end(t);
+        break;
+    case TEMPORAL_ENDING:
+        break;
+    }
 }
 
 static void temporal_close(struct provider *provider) {
     struct temporal *t = (struct temporal *)provider;
-    if (t->closing) return;
-    t->closing = true;
+    if (temporal_is_closing(t)) return;
+    temporal_move(t, TEMPORAL_CLOSING);
     if (t->call) rpc_cancel(t->call);
     t->call = NULL;
-    tasks_release(t);
-    runs_release(t);
-    jobs_release(t);
+    workflow_tasks_release(t);
+    provider_runs_close(&t->runs);
+    activities_release(t);
     temporal_check_end(t);
 }
 
 /* ---- opening ---- */
 
 static const struct provider_ops ops = {
-    .open_run = runs_open,
-    .start = runs_start,
-    .stop = runs_stop,
-    .leave = runs_leave,
-    .note = runs_note,
-    .rested = runs_rested,
-    .idle = runs_idle,
+    .open_run = temporal_open_run,
+    .start = temporal_start,
+    .stop = temporal_stop,
+    .leave = temporal_leave,
+    .note = temporal_note,
+    .rested = temporal_rested,
+    .idle = temporal_idle,
     .close = temporal_close,
 };
 
@@ -326,7 +335,8 @@ static status options_take(struct temporal *t, const struct temporal_options *o,
     t->slots = o->slots == 0 ? TEMPORAL_SLOTS : o->slots > 0 ? o->slots : 0;
     t->pollers = o->pollers == 0 ? TEMPORAL_POLLERS : o->pollers;
     t->look_ms = or_ms(o->look_ms, LOOK_MS);
-    t->sweep_ms = or_ms(o->sweep_ms, SWEEP_MS);
+    t->sweep.every_ms = or_ms(o->sweep_ms, SWEEP_MS);
+    t->sweep.pages_max = SWEEP_PAGES_MAX;
     t->heartbeat_ms = or_ms(o->heartbeat_ms, HEARTBEAT_MS);
     t->hold_ms = or_ms(o->hold_ms, HOLD_MS);
     t->idle_ms = or_ms(o->idle_ms, IDLE_MS);
@@ -378,12 +388,17 @@ status temporal_open(uv_loop_t *loop, const struct temporal_options *options,
     t->loop = loop;
     t->ports = *ports;
     arena_init(&t->arena, TEMPORAL_ARENA_FIRST, TEMPORAL_ARENA_MAX);
-    map_init(&t->run_by_id);
-    TAILQ_INIT(&t->runs);
+    t->runs.loop = loop;
+    t->runs.ops = &temporal_runs_ops;
+    t->runs.ports = &t->ports;
+    t->runs.runs_max = RUNS_MAX;
+    t->runs.retry_ms_first = RETRY_MS;
+    t->runs.retry_ms_max = RETRY_MS_MAX;
+    provider_runs_open(&t->runs);
     TAILQ_INIT(&t->queues);
     TAILQ_INIT(&t->polls);
     TAILQ_INIT(&t->tasks);
-    TAILQ_INIT(&t->jobs);
+    TAILQ_INIT(&t->activities);
     status st = options_take(t, options, err);
     if (st == ST_OK) {
         t->own_queue = task_queue_take(t, t->own_queue_name);
