@@ -283,7 +283,7 @@ bool hub_readers_at(struct hub_bed *b, struct hub_reader *r, size_t count, int64
     int64_t end = clock_mono_ns() + (int64_t)30 * 1000000000;
     while (clock_mono_ns() < end) {
         size_t there = 0;
-        fixture_turn(&b->f);
+        server_fixture_turn(&b->f);
         for (size_t i = 0; i < count; i++) {
             hub_reader_poll(&r[i]);
             there += last < 0 ? r[i].whole : r[i].last >= last;
@@ -296,7 +296,7 @@ bool hub_readers_at(struct hub_bed *b, struct hub_reader *r, size_t count, int64
 
 bool hub_reader_answered(struct hub_bed *b, struct hub_reader *r) {
     for (int i = 0; i < 20000 && r->code == 0; i++) {
-        fixture_turn(&b->f);
+        server_fixture_turn(&b->f);
         hub_reader_poll(r);
         usleep(200);
     }
@@ -305,7 +305,7 @@ bool hub_reader_answered(struct hub_bed *b, struct hub_reader *r) {
 
 bool hub_bed_streams_are(struct hub_bed *b, size_t count) {
     for (int i = 0; i < 20000 && hub_streams(b->hub) != count; i++) {
-        fixture_turn(&b->f);
+        server_fixture_turn(&b->f);
         usleep(200);
     }
     return hub_streams(b->hub) == count;

@@ -9,7 +9,7 @@
 #include "net/server_fixture_test.h"
 
 struct hub_bed {
-    struct fixture f; /* its own handler is not used */
+    struct server_fixture f; /* its own handler is not used */
     struct pool *pool;
     struct hub *hub;
     struct metrics *metrics;

@@ -24,7 +24,7 @@ TEST_DB(hub_gives_exactly_the_rest_from_any_position) {
     hub_author_start(&author, &b, "R", OLD, COMMITS, EACH);
     for (int i = 0; i < READERS; i++) {
         hub_reader_open(&b, &r[i], i % 2 ? "/r/R?nd=1" : "/r/R", from[i]);
-        fixture_wait(&b.f, 3);
+        server_fixture_wait(&b.f, 3);
     }
     CHECK(hub_readers_at(&b, r, READERS, OLD + COMMITS * EACH));
     hub_author_join(&author);
@@ -448,13 +448,13 @@ TEST(hub_keeps_quiet_streams_alive) {
         for (struct hub_link *l = b.hub->subs.next; l != &b.hub->subs; l = l->next)
             HUB_OWNER(l, struct hub_sub, of_hub)->written_ms -= HUB_KEEPALIVE_MS;
         for (int k = 0; k < 5000 && !(r[0].comments == i && r[1].comments == i); k++) {
-            fixture_wait(&b.f, 1);
+            server_fixture_wait(&b.f, 1);
             hub_reader_poll(&r[0]);
             hub_reader_poll(&r[1]);
         }
         CHECK(r[0].comments == i && r[1].comments == i);
     }
-    fixture_wait(&b.f, 600); /* and no sooner than that */
+    server_fixture_wait(&b.f, 600); /* and no sooner than that */
     hub_reader_poll(&r[0]);
     CHECK(r[0].comments == 2);
     hub_reader_end(&r[0]);
@@ -505,13 +505,13 @@ TEST_DB(hub_ends_streams_of_keys_that_were_changed) {
     changed.roles = 8;
     CHECK(api_key_update(b.ledger, &revoked, NULL, &err) == ST_OK, "%s", err.msg);
     CHECK(api_key_update(b.ledger, &changed, NULL, &err) == ST_OK, "%s", err.msg);
-    fixture_wait(&b.f, (int64_t)3 * HUB_POLL_MS);
+    server_fixture_wait(&b.f, (int64_t)3 * HUB_POLL_MS);
     CHECK(hub_streams(b.hub) == 5); /* it is not looked at all the time */
     keys_are_due(&b);
     CHECK(hub_readers_at(&b, r, 2, -1));
     CHECK(hub_bed_streams_are(&b, 3) && b.hub->owners.count == 3);
     keys_are_due(&b);
-    fixture_wait(&b.f, (int64_t)3 * HUB_POLL_MS); /* the others are as they were */
+    server_fixture_wait(&b.f, (int64_t)3 * HUB_POLL_MS); /* the others are as they were */
     CHECK(hub_streams(b.hub) == 3);
     hub_owner_changed(b.hub, STR("key:bbbbbbbbbbbbbbbb")); /* what this process changes: at once */
     CHECK(hub_streams(b.hub) == 2);
@@ -550,7 +550,7 @@ TEST_DB(hub_ends_streams_of_tokens_whose_key_is_gone) {
     hub_reader_end(&r[0]);
     hub_reader_open(&b, &r[0], "/r/R?owner=jwt:carol&version=104", 0);
     CHECK(hub_readers_at(&b, r, 1, 1));
-    fixture_wait(&b.f, (int64_t)3 * HUB_POLL_MS);
+    server_fixture_wait(&b.f, (int64_t)3 * HUB_POLL_MS);
     CHECK(hub_streams(b.hub) == 4 && asked == 3); /* it is not asked all the time */
     keys_are_due(&b);
     CHECK(hub_readers_at(&b, r, 1, -1));

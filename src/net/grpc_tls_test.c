@@ -122,7 +122,7 @@ TEST(grpc_tls_refuses_files) {
 /* Our own HTTP server has TLS, and HTTP/1.1. */
 TEST(grpc_tls_without_http2) {
     struct grpc_server *server = grpc_server_open(0, "tls"); /* for its files */
-    struct fixture *f = fixture_open(NULL);
+    struct server_fixture *f = server_fixture_open(NULL);
     struct error err;
     CHECK(http_tls_load(f->server, grpc_server_file(server, "server.crt"),
                         grpc_server_file(server, "server.key"), &err) == ST_OK);
@@ -134,7 +134,7 @@ TEST(grpc_tls_without_http2) {
     grpc_told_init(&told, &stage);
     (void)grpc_stage_start(&stage, "/test/Echo", STR("x"), 0, &told);
     for (int i = 0; i < 10000 && told.count == 0; i++) {
-        fixture_turn(f);
+        server_fixture_turn(f);
         grpc_stage_turn(&stage, 0);
     }
     CHECK(told.code == GRPC_UNAVAILABLE && says(&told, "the server does not offer HTTP/2"), "%.*s",
@@ -142,7 +142,7 @@ TEST(grpc_tls_without_http2) {
     CHECK(f->requests == 0);
     grpc_told_release(&told);
     grpc_stage_close(&stage);
-    fixture_close(f);
+    server_fixture_close(f);
     grpc_server_close(server);
 }
 

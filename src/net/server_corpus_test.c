@@ -49,7 +49,8 @@ static uint32_t random_next(uint32_t *seed) {
 
 enum { WHOLE, BYTES, RANDOM, WAYS };
 
-static void send_pieces(struct fixture *f, struct peer *c, str raw, int way, uint32_t *seed) {
+static void send_pieces(struct server_fixture *f, struct peer *c, str raw, int way,
+                        uint32_t *seed) {
     while (raw.len > 0) {
         size_t n = way == WHOLE ? raw.len : way == BYTES ? 1 : 1 + random_next(seed) % 40;
         /* The long ones are long runs of one byte: there the first and last pieces matter. */
@@ -60,14 +61,14 @@ static void send_pieces(struct fixture *f, struct peer *c, str raw, int way, uin
     }
 }
 
-static void check_open(struct fixture *f, struct peer *c, const char *name) {
+static void check_open(struct server_fixture *f, struct peer *c, const char *name) {
     struct answer a;
     CHECK(peer_send(f, c, STR("GET /probe HTTP/1.1\r\nHost: a\r\n\r\n")), "%s", name);
     CHECK(answer_next(f, c, false, 5000, &a), "%s: no answer to the probe", name);
     CHECK(a.code == 200 && str_eq(a.body, STR("/probe")), "%s: out of step", name);
 }
 
-static void run_case(struct fixture *f, yyjson_val *item, int way, uint32_t *seed) {
+static void run_case(struct server_fixture *f, yyjson_val *item, int way, uint32_t *seed) {
     const char *name = yyjson_get_str(yyjson_obj_get(item, "name"));
     yyjson_val *statuses = yyjson_obj_get(item, "status");
     struct buf raw;
@@ -95,7 +96,7 @@ static void run_case(struct fixture *f, yyjson_val *item, int way, uint32_t *see
         CHECK(peer_ended(f, &c, 5000), "%s (way %d): still open", name, way);
         CHECK(!c.reset, "%s (way %d): reset", name, way);
     }
-    fixture_turn(f);
+    server_fixture_turn(f);
     peer_poll(&c);
     CHECK(c.read == c.in.len, "%s (way %d): more than it should say: %.*s", name, way,
           (int)(c.in.len - c.read), c.in.ptr + c.read);
@@ -107,7 +108,7 @@ static void run_case(struct fixture *f, yyjson_val *item, int way, uint32_t *see
     if (waiting) CHECK(!c.eof, "%s (way %d)", name, way);
     if (!waiting && !c.eof) check_open(f, &c, name);
     peer_end(&c);
-    fixture_turn(f);
+    server_fixture_turn(f);
     buf_release(&raw);
 }
 
@@ -116,7 +117,7 @@ TEST(http_server_corpus_in_any_pieces) {
     CHECK(doc != NULL);
     yyjson_val *cases = yyjson_doc_get_root(doc);
     CHECK(yyjson_arr_size(cases) >= 100);
-    struct fixture *f = fixture_open(NULL);
+    struct server_fixture *f = server_fixture_open(NULL);
     uint32_t seed = 42;
     for (int way = 0; way < WAYS; way++) {
         size_t i;
@@ -128,7 +129,7 @@ TEST(http_server_corpus_in_any_pieces) {
     http_server_stats(f->server, &stats);
     CHECK(stats.exchanges == 0);
     CHECK(stats.refused[HTTP_BAD_REQUEST] > 0 && stats.refused[HTTP_BODY_TOO_LARGE] > 0);
-    fixture_close(f);
+    server_fixture_close(f);
     yyjson_doc_free(doc);
 }
 

@@ -13,7 +13,7 @@
 #include "test.h"
 
 static void on_gone(void *context, struct http_exchange *exchange) {
-    struct fixture *f = context;
+    struct server_fixture *f = context;
     UNUSED(exchange);
     f->gone++;
 }
@@ -23,7 +23,7 @@ static void copy_text(char *out, size_t size, str text) {
 }
 
 static void handle(void *context, struct http_exchange *exchange, const struct http_request *r) {
-    struct fixture *f = context;
+    struct server_fixture *f = context;
     f->requests++;
     buf_clear(&f->body);
     buf_put(&f->body, r->body);
@@ -32,7 +32,7 @@ static void handle(void *context, struct http_exchange *exchange, const struct h
     copy_text(f->target, sizeof(f->target), r->target);
     f->tls = r->tls;
     if (f->hold) {
-        CHECK(f->held_count < FIXTURE_HELD_MAX);
+        CHECK(f->held_count < SERVER_FIXTURE_HELD_MAX);
         f->held[f->held_count++] = exchange;
         http_on_gone(exchange, on_gone, f);
         return;
@@ -41,8 +41,8 @@ static void handle(void *context, struct http_exchange *exchange, const struct h
     http_respond(exchange, 200, &type, 1, r->body.len ? r->body : r->target);
 }
 
-struct fixture *fixture_open(const struct http_options *options) {
-    struct fixture *f = mem_alloc(sizeof(*f));
+struct server_fixture *server_fixture_open(const struct http_options *options) {
+    struct server_fixture *f = mem_alloc(sizeof(*f));
     struct error err;
     buf_init(&f->body, (size_t)64 * 1024 * 1024);
     CHECK(uv_loop_init(&f->loop) == 0);
@@ -52,9 +52,9 @@ struct fixture *fixture_open(const struct http_options *options) {
     return f;
 }
 
-static void on_closed(void *context) { ((struct fixture *)context)->closed = true; }
+static void on_closed(void *context) { ((struct server_fixture *)context)->closed = true; }
 
-void fixture_close(struct fixture *f) {
+void server_fixture_close(struct server_fixture *f) {
     http_server_close(f->server, on_closed, f);
     for (int i = 0; i < 1000 && !f->closed; i++)
         uv_run(&f->loop, UV_RUN_NOWAIT);
@@ -64,23 +64,23 @@ void fixture_close(struct fixture *f) {
     mem_free(f);
 }
 
-void fixture_turn(struct fixture *f) {
+void server_fixture_turn(struct server_fixture *f) {
     uv_run(&f->loop, UV_RUN_NOWAIT);
     uv_run(&f->loop, UV_RUN_NOWAIT); /* closing takes one more */
 }
 
-void fixture_wait(struct fixture *f, int64_t ms) {
+void server_fixture_wait(struct server_fixture *f, int64_t ms) {
     int64_t end = clock_mono_ns() + ms * 1000000;
     while (clock_mono_ns() < end) {
-        fixture_turn(f);
+        server_fixture_turn(f);
         usleep(500);
     }
 }
 
-bool fixture_until(struct fixture *f, const int *flag, int count) {
+bool server_fixture_until(struct server_fixture *f, const int *flag, int count) {
     int64_t end = clock_mono_ns() + (int64_t)10 * 1000000000;
     while (*flag < count && clock_mono_ns() < end) {
-        fixture_turn(f);
+        server_fixture_turn(f);
         if (*flag < count) usleep(200);
     }
     return *flag >= count;
@@ -97,7 +97,7 @@ static void peer_start(struct peer *c, const struct sockaddr *address, socklen_t
     setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
-void peer_open(struct fixture *f, struct peer *c) {
+void peer_open(struct server_fixture *f, struct peer *c) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)f->port)};
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     peer_start(c, (struct sockaddr *)&address, sizeof(address));
@@ -115,7 +115,7 @@ void peer_end(struct peer *c) {
     buf_release(&c->in);
 }
 
-bool peer_send(struct fixture *f, struct peer *c, str bytes) {
+bool peer_send(struct server_fixture *f, struct peer *c, str bytes) {
     int64_t end = clock_mono_ns() + (int64_t)10 * 1000000000;
     while (bytes.len > 0 && clock_mono_ns() < end) {
         ssize_t n = send(c->fd, bytes.ptr, bytes.len, MSG_NOSIGNAL);
@@ -124,7 +124,7 @@ bool peer_send(struct fixture *f, struct peer *c, str bytes) {
         } else if (errno != EAGAIN) {
             return false;
         }
-        fixture_turn(f);
+        server_fixture_turn(f);
         peer_poll(c); /* so that neither side waits for the other */
     }
     return bytes.len == 0;
@@ -182,10 +182,11 @@ static bool answer_parse(struct peer *c, bool is_head, struct answer *out) {
     return true;
 }
 
-bool answer_next(struct fixture *f, struct peer *c, bool is_head, int64_t ms, struct answer *out) {
+bool answer_next(struct server_fixture *f, struct peer *c, bool is_head, int64_t ms,
+                 struct answer *out) {
     int64_t end = clock_mono_ns() + ms * 1000000;
     while (true) {
-        fixture_turn(f);
+        server_fixture_turn(f);
         peer_poll(c);
         while (answer_parse(c, is_head, out))
             if (out->code >= 200) return true;
@@ -199,23 +200,23 @@ bool answer_has(const struct answer *a, const char *text) {
     return find(a->head, text, &at);
 }
 
-bool peer_ended(struct fixture *f, struct peer *c, int64_t ms) {
+bool peer_ended(struct server_fixture *f, struct peer *c, int64_t ms) {
     int64_t end = clock_mono_ns() + ms * 1000000;
     while (!c->eof && clock_mono_ns() < end) {
-        fixture_turn(f);
+        server_fixture_turn(f);
         peer_poll(c);
         usleep(100);
     }
     return c->eof;
 }
 
-struct http_stats stats_of(struct fixture *f) {
+struct http_stats stats_of(struct server_fixture *f) {
     struct http_stats stats;
     http_server_stats(f->server, &stats);
     return stats;
 }
 
-void check_get(struct fixture *f, struct peer *c) {
+void check_get(struct server_fixture *f, struct peer *c) {
     struct answer a;
     CHECK(peer_send(f, c, GET("/x")));
     CHECK(answer_next(f, c, false, 5000, &a) && a.code == 200 && str_eq(a.body, STR("/x")));

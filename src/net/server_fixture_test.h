@@ -7,16 +7,16 @@
 #include "base/buf.h"
 #include "net/server.h"
 
-enum { FIXTURE_HELD_MAX = 4096 };
+enum { SERVER_FIXTURE_HELD_MAX = 4096 };
 
-struct fixture {
+struct server_fixture {
     uv_loop_t loop;
     struct http_server *server;
     int port;
     int requests; /* seen by the handler */
     bool hold;    /* the handler does not answer: see `held` */
     bool closed;
-    struct http_exchange *held[FIXTURE_HELD_MAX];
+    struct http_exchange *held[SERVER_FIXTURE_HELD_MAX];
     int held_count, gone;
     struct buf body; /* of the last request */
     char remote[64], method[16], target[64];
@@ -25,12 +25,12 @@ struct fixture {
 
 /* Opens a server on a free port of 127.0.0.1. The handler answers 200 with the request's body, or
  * its target when it has none. */
-struct fixture *fixture_open(const struct http_options *options);
-void fixture_close(struct fixture *f); /* checks that all handles went away */
-void fixture_turn(struct fixture *f);  /* whatever is ready, without waiting */
-void fixture_wait(struct fixture *f, int64_t ms);
+struct server_fixture *server_fixture_open(const struct http_options *options);
+void server_fixture_close(struct server_fixture *f); /* checks that all handles went away */
+void server_fixture_turn(struct server_fixture *f);  /* whatever is ready, without waiting */
+void server_fixture_wait(struct server_fixture *f, int64_t ms);
 /* Turns the loop, waiting if need be, until *flag is at least `count`; false after 10 s. */
-bool fixture_until(struct fixture *f, const int *flag, int count);
+bool server_fixture_until(struct server_fixture *f, const int *flag, int count);
 
 struct peer {
     int fd;
@@ -38,12 +38,12 @@ struct peer {
     struct buf in;
     size_t read; /* of `in`, by answer_next() */
 };
-void peer_open(struct fixture *f, struct peer *c);
+void peer_open(struct server_fixture *f, struct peer *c);
 void peer_open_unix(struct peer *c, const char *path);
 void peer_end(struct peer *c);
 /* Sends all, turning the loop as long as the server does not take it. false when it no longer does.
  */
-bool peer_send(struct fixture *f, struct peer *c, str bytes);
+bool peer_send(struct server_fixture *f, struct peer *c, str bytes);
 void peer_poll(struct peer *c); /* takes what is there */
 
 struct answer {
@@ -51,11 +51,12 @@ struct answer {
     str head, body;
 };
 /* Waits for the next answer that is no 1xx. false at the end of the connection, or after `ms`. */
-bool answer_next(struct fixture *f, struct peer *c, bool is_head, int64_t ms, struct answer *out);
+bool answer_next(struct server_fixture *f, struct peer *c, bool is_head, int64_t ms,
+                 struct answer *out);
 bool answer_has(const struct answer *a, const char *text); /* in its head */
 /* Waits until the server ended the connection; false after `ms`. */
-bool peer_ended(struct fixture *f, struct peer *c, int64_t ms);
+bool peer_ended(struct server_fixture *f, struct peer *c, int64_t ms);
 
 #define GET(path) STR("GET " path " HTTP/1.1\r\nHost: a\r\n\r\n")
-struct http_stats stats_of(struct fixture *f);
-void check_get(struct fixture *f, struct peer *c); /* GET /x is answered with its target */
+struct http_stats stats_of(struct server_fixture *f);
+void check_get(struct server_fixture *f, struct peer *c); /* GET /x is answered with its target */

@@ -13,7 +13,7 @@
 #include "test.h"
 
 TEST(http_server_answers_and_keeps_the_connection) {
-    struct fixture *f = fixture_open(NULL);
+    struct server_fixture *f = server_fixture_open(NULL);
     struct peer c;
     struct answer a;
     peer_open(f, &c);
@@ -27,13 +27,13 @@ TEST(http_server_answers_and_keeps_the_connection) {
     CHECK(stats.connections_total == 1 && stats.connections == 1 && stats.requests_total == 51);
     CHECK(stats.bytes_in_total > 0 && stats.bytes_out_total == c.in.len);
     peer_end(&c);
-    fixture_turn(f);
+    server_fixture_turn(f);
     CHECK(stats_of(f).connections == 0);
-    fixture_close(f);
+    server_fixture_close(f);
 }
 
 TEST(http_server_head_has_the_length_but_no_body) {
-    struct fixture *f = fixture_open(NULL);
+    struct server_fixture *f = server_fixture_open(NULL);
     struct peer c;
     struct answer a;
     peer_open(f, &c);
@@ -41,12 +41,12 @@ TEST(http_server_head_has_the_length_but_no_body) {
     CHECK(answer_next(f, &c, true, 5000, &a) && answer_has(&a, "Content-Length: 5\r\n"));
     check_get(f, &c); /* in step: no body came */
     peer_end(&c);
-    fixture_close(f);
+    server_fixture_close(f);
 }
 
 /* Answers come in the order of the requests, whatever the handler does. */
 TEST(http_server_pipelines_a_hundred) {
-    struct fixture *f = fixture_open(NULL);
+    struct server_fixture *f = server_fixture_open(NULL);
     struct buf all;
     buf_init(&all, 100000);
     for (int i = 0; i < 100; i++)
@@ -61,7 +61,7 @@ TEST(http_server_pipelines_a_hundred) {
             char want[16];
             snprintf(want, sizeof(want), "/%d", i);
             if (late) {
-                CHECK(fixture_until(f, &f->held_count, i + 1) && f->held_count == i + 1,
+                CHECK(server_fixture_until(f, &f->held_count, i + 1) && f->held_count == i + 1,
                       "one at a time: %d", f->held_count);
                 CHECK(strcmp(f->target, want) == 0);
                 http_respond(f->held[i], 200, NULL, 0, str_c(want));
@@ -72,12 +72,12 @@ TEST(http_server_pipelines_a_hundred) {
         peer_end(&c);
     }
     buf_release(&all);
-    fixture_close(f);
+    server_fixture_close(f);
 }
 
 /* A client that pipelines and does not read is not read either. */
 TEST(http_server_pipelining_without_reading_is_bounded) {
-    struct fixture *f = fixture_open(NULL);
+    struct server_fixture *f = server_fixture_open(NULL);
     struct peer c;
     peer_open(f, &c);
     f->hold = true;
@@ -86,10 +86,10 @@ TEST(http_server_pipelining_without_reading_is_bounded) {
     for (int i = 0; i < 2000000; i++) {
         if (send(c.fd, request.ptr, request.len, MSG_NOSIGNAL) != (ssize_t)request.len) break;
         sent++;
-        if (i % 64 == 0) fixture_turn(f);
+        if (i % 64 == 0) server_fixture_turn(f);
     }
     for (int i = 0; i < 100; i++)
-        fixture_turn(f);
+        server_fixture_turn(f);
     struct http_connection *held = NULL;
     for (int w = 0; w < WAIT_COUNT && !held; w++)
         held = f->server->waiting[w].first;
@@ -98,21 +98,21 @@ TEST(http_server_pipelining_without_reading_is_bounded) {
     http_respond(f->held[0], 200, NULL, 0, STR(""));
     peer_end(&c);
     for (int i = 0; i < 10; i++)
-        fixture_turn(f);
+        server_fixture_turn(f);
     for (int i = 1; i < f->held_count; i++)
         http_respond(f->held[i], 200, NULL, 0, STR(""));
-    fixture_close(f);
+    server_fixture_close(f);
 }
 
 TEST(http_server_says_continue_once_and_only_when_asked) {
-    struct fixture *f = fixture_open(NULL);
+    struct server_fixture *f = server_fixture_open(NULL);
     struct peer c;
     struct answer a;
     peer_open(f, &c);
     CHECK(peer_send(f, &c,
                     STR("POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n"
                         "Content-Length: 4\r\n\r\n")));
-    fixture_turn(f);
+    server_fixture_turn(f);
     peer_poll(&c);
     CHECK(str_eq(buf_str(&c.in), STR("HTTP/1.1 100 Continue\r\n\r\n")) && f->requests == 0);
     CHECK(peer_send(f, &c, STR("ab")) && peer_send(f, &c, STR("cd")));
@@ -125,7 +125,7 @@ TEST(http_server_says_continue_once_and_only_when_asked) {
     CHECK(answer_next(f, &c, false, 5000, &a) && a.code == 200);
     CHECK(!memmem(c.in.ptr + len, c.in.len - len, "100 Continue", 12));
     peer_end(&c);
-    fixture_close(f);
+    server_fixture_close(f);
 }
 
 /* --- Bodies and other bounds ---------------------------------------------------------------------
@@ -151,7 +151,7 @@ static void put_post(size_t size, bool chunked, struct buf *raw) {
 }
 
 /* Posts so many bytes, checks that they come back, and returns the code of the answer. */
-static int post(struct fixture *f, size_t size, bool chunked) {
+static int post(struct server_fixture *f, size_t size, bool chunked) {
     struct peer c;
     struct answer a;
     struct buf raw;
@@ -169,13 +169,13 @@ static int post(struct fixture *f, size_t size, bool chunked) {
     if (code != 200) CHECK(peer_ended(f, &c, 5000));
     buf_release(&raw);
     peer_end(&c);
-    fixture_turn(f);
+    server_fixture_turn(f);
     return code;
 }
 
 TEST(http_server_bodies_at_the_bound_and_past_it) {
     struct http_options options = {.body_max = 100000};
-    struct fixture *f = fixture_open(&options);
+    struct server_fixture *f = server_fixture_open(&options);
     for (int chunked = 0; chunked < 2; chunked++) {
         static const size_t sizes[] = {0, 1, 1023, 1024, 1025, 65536, 99999, 100000};
         for (size_t i = 0; i < COUNT_OF(sizes); i++)
@@ -184,15 +184,15 @@ TEST(http_server_bodies_at_the_bound_and_past_it) {
     }
     CHECK(stats_of(f).refused[HTTP_BODY_TOO_LARGE] == 2);
     CHECK(stats_of(f).body_bytes <= (size_t)HTTP_HEAD_KEPT * HTTP_EXCHANGES_KEPT);
-    fixture_close(f);
-    f = fixture_open(NULL);
+    server_fixture_close(f);
+    f = server_fixture_open(NULL);
     CHECK(post(f, (size_t)8 * 1024 * 1024, false) == 200); /* the default */
-    fixture_close(f);
+    server_fixture_close(f);
 }
 
 TEST(http_server_bodies_together_are_bounded) {
     struct http_options options = {.body_max = 100000, .body_total_max = 150000};
-    struct fixture *f = fixture_open(&options);
+    struct server_fixture *f = server_fixture_open(&options);
     struct peer c;
     struct answer a;
     f->hold = true;
@@ -202,7 +202,7 @@ TEST(http_server_bodies_together_are_bounded) {
     buf_put_c(&raw, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 90000\r\n\r\n");
     for (int i = 0; i < 90000; i++)
         buf_put_char(&raw, 'x');
-    CHECK(peer_send(f, &c, buf_str(&raw)) && fixture_until(f, &f->held_count, 1));
+    CHECK(peer_send(f, &c, buf_str(&raw)) && server_fixture_until(f, &f->held_count, 1));
     f->hold = false;
     CHECK(post(f, 100000, false) == 503 && stats_of(f).refused[HTTP_NO_MEMORY] == 1);
     http_respond(f->held[0], 200, NULL, 0, STR("done"));
@@ -210,36 +210,36 @@ TEST(http_server_bodies_together_are_bounded) {
     CHECK(post(f, 100000, false) == 200);
     buf_release(&raw);
     peer_end(&c);
-    fixture_close(f);
+    server_fixture_close(f);
 }
 
 TEST(http_server_connections_at_the_bound_and_past_it) {
     struct http_options options = {.connections_max = 3};
-    struct fixture *f = fixture_open(&options);
+    struct server_fixture *f = server_fixture_open(&options);
     struct peer c[4];
     struct answer a;
     for (int i = 0; i < 4; i++) {
         peer_open(f, &c[i]);
-        fixture_turn(f);
+        server_fixture_turn(f);
     }
     CHECK(answer_next(f, &c[3], false, 5000, &a) && a.code == 503 && peer_ended(f, &c[3], 5000));
     for (int i = 0; i < 3; i++)
         check_get(f, &c[i]);
     CHECK(stats_of(f).refused[HTTP_TOO_MANY_CONNECTIONS] == 1 && stats_of(f).connections == 3);
     peer_end(&c[0]);
-    fixture_turn(f);
+    server_fixture_turn(f);
     peer_end(&c[3]);
     peer_open(f, &c[3]);
     check_get(f, &c[3]);
     for (int i = 1; i < 4; i++)
         peer_end(&c[i]);
-    fixture_close(f);
+    server_fixture_close(f);
 }
 
 /* Without memory one client is lost, or waits; the server goes on. */
 TEST(http_server_survives_an_empty_machine) {
     struct http_options options = {.idle_ms = 400}; /* a sweep every 100 ms */
-    struct fixture *f = fixture_open(&options);
+    struct server_fixture *f = server_fixture_open(&options);
     for (int64_t n = 0; n < 8; n++) {
         struct peer c;
         struct answer a;
@@ -247,21 +247,21 @@ TEST(http_server_survives_an_empty_machine) {
         mem_fail_at(n);
         bool sent = send(c.fd, GET("/").ptr, GET("/").len, MSG_NOSIGNAL) > 0;
         for (int i = 0; i < 5; i++)
-            fixture_turn(f);
+            server_fixture_turn(f);
         mem_fail_at(-1);
         if (sent && answer_next(f, &c, false, 1000, &a)) CHECK(a.code == 200 || a.code == 503);
         peer_end(&c);
-        fixture_turn(f);
+        server_fixture_turn(f);
         peer_open(f, &c);
         check_get(f, &c);
         peer_end(&c);
     }
-    fixture_close(f);
+    server_fixture_close(f);
 }
 
 TEST(http_server_requests_of_one_connection_are_bounded) {
     struct http_options options = {.requests_max = 3};
-    struct fixture *f = fixture_open(&options);
+    struct server_fixture *f = server_fixture_open(&options);
     struct peer c;
     struct answer a;
     peer_open(f, &c);
@@ -270,7 +270,7 @@ TEST(http_server_requests_of_one_connection_are_bounded) {
     CHECK(peer_send(f, &c, GET("/")) && answer_next(f, &c, false, 5000, &a));
     CHECK(answer_has(&a, "Connection: close\r\n") && peer_ended(f, &c, 5000));
     peer_end(&c);
-    fixture_close(f);
+    server_fixture_close(f);
 }
 
 /* --- Time ----------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ TEST(http_server_requests_of_one_connection_are_bounded) {
 /* Bytes that trickle in do not move a deadline. */
 TEST(http_server_deadlines_are_absolute) {
     struct http_options options = {.head_ms = 200, .body_ms = 300, .idle_ms = 400};
-    struct fixture *f = fixture_open(&options);
+    struct server_fixture *f = server_fixture_open(&options);
     static const struct {
         const char *start;
         int code;
@@ -299,7 +299,7 @@ TEST(http_server_deadlines_are_absolute) {
         bool trickle = cases[i].code != 0;
         while (!c.eof && clock_mono_ns() - begun < cases[i].most_ms * 1000000) {
             if (trickle && c.in.len == 0) send(c.fd, "x", 1, MSG_NOSIGNAL);
-            fixture_wait(f, 10);
+            server_fixture_wait(f, 10);
             peer_poll(&c);
         }
         int64_t ms = (clock_mono_ns() - begun) / 1000000;
@@ -311,42 +311,42 @@ TEST(http_server_deadlines_are_absolute) {
     struct http_stats stats = stats_of(f);
     CHECK(stats.refused[HTTP_TIMEOUT_HEAD] == 1 && stats.refused[HTTP_TIMEOUT_BODY] == 1 &&
           stats.idle_closed_total == 1);
-    fixture_close(f);
+    server_fixture_close(f);
 }
 
 TEST(http_server_waits_for_the_handler_without_a_deadline) {
     struct http_options options = {
         .head_ms = 50, .body_ms = 50, .idle_ms = 50, .write_stall_ms = 50};
-    struct fixture *f = fixture_open(&options);
+    struct server_fixture *f = server_fixture_open(&options);
     struct peer c;
     struct answer a;
     f->hold = true;
     peer_open(f, &c);
-    CHECK(peer_send(f, &c, GET("/")) && fixture_until(f, &f->held_count, 1));
-    fixture_wait(f, 300);
+    CHECK(peer_send(f, &c, GET("/")) && server_fixture_until(f, &f->held_count, 1));
+    server_fixture_wait(f, 300);
     http_respond(f->held[0], 200, NULL, 0, STR("late"));
     CHECK(answer_next(f, &c, false, 5000, &a) && str_eq(a.body, STR("late")));
     peer_end(&c);
-    fixture_close(f);
+    server_fixture_close(f);
 }
 
 TEST(http_server_ends_a_reader_that_takes_nothing) {
     struct http_options options = {.write_stall_ms = 200};
-    struct fixture *f = fixture_open(&options);
+    struct server_fixture *f = server_fixture_open(&options);
     struct peer c;
     f->hold = true;
     peer_open(f, &c);
-    CHECK(peer_send(f, &c, GET("/")) && fixture_until(f, &f->held_count, 1));
+    CHECK(peer_send(f, &c, GET("/")) && server_fixture_until(f, &f->held_count, 1));
     size_t size = (size_t)32 * 1024 * 1024;
     char *large = mem_alloc(size);
     http_respond(f->held[0], 200, NULL, 0, str_n(large, size));
     mem_free(large);
-    fixture_wait(f, 1000);
+    server_fixture_wait(f, 1000);
     CHECK(stats_of(f).stalled_total == 1 && stats_of(f).connections == 0);
     /* One that is slow, but takes something every time, gets it all. */
     peer_end(&c);
     peer_open(f, &c);
-    CHECK(peer_send(f, &c, GET("/")) && fixture_until(f, &f->held_count, 2));
+    CHECK(peer_send(f, &c, GET("/")) && server_fixture_until(f, &f->held_count, 2));
     size = (size_t)8 * 1024 * 1024;
     large = mem_alloc(size);
     http_respond(f->held[1], 200, NULL, 0, str_n(large, size));
@@ -356,21 +356,21 @@ TEST(http_server_ends_a_reader_that_takes_nothing) {
     for (int i = 0; i < 400 && got < size; i++) {
         ssize_t n = recv(c.fd, bytes, sizeof(bytes), 0);
         if (n > 0) got += (size_t)n;
-        fixture_wait(f, 20);
+        server_fixture_wait(f, 20);
     }
     CHECK(got > size && stats_of(f).stalled_total == 1, "%zu", got);
     peer_end(&c);
-    fixture_close(f);
+    server_fixture_close(f);
 }
 
 /* More to take is no sign of life. */
 TEST(http_server_ends_a_reader_that_takes_nothing_of_more_and_more) {
     struct http_options options = {.write_stall_ms = 200, .unsent_max = (size_t)64 * 1024 * 1024};
-    struct fixture *f = fixture_open(&options);
+    struct server_fixture *f = server_fixture_open(&options);
     struct peer c;
     f->hold = true;
     peer_open(f, &c);
-    CHECK(peer_send(f, &c, GET("/")) && fixture_until(f, &f->held_count, 1));
+    CHECK(peer_send(f, &c, GET("/")) && server_fixture_until(f, &f->held_count, 1));
     size_t size = (size_t)32 * 1024 * 1024;
     char *large = mem_alloc(size);
     http_stream_begin(f->held[0], 200, NULL, 0);
@@ -378,19 +378,19 @@ TEST(http_server_ends_a_reader_that_takes_nothing_of_more_and_more) {
     mem_free(large);
     for (int i = 0; i < 60 && stats_of(f).connections > 0; i++) {
         (void)http_stream_write(f->held[0], STR("more"));
-        fixture_wait(f, 25);
+        server_fixture_wait(f, 25);
     }
     CHECK(stats_of(f).stalled_total == 1 && stats_of(f).connections == 0);
     http_stream_end(f->held[0]);
     peer_end(&c);
-    fixture_close(f);
+    server_fixture_close(f);
 }
 
 /* --- Sockets -------------------------------------------------------------------------------------
  */
 
 TEST(http_server_listens_on_unix_sockets_and_descriptors) {
-    struct fixture *f = fixture_open(NULL);
+    struct server_fixture *f = server_fixture_open(NULL);
     struct error err;
     char path[200];
     struct stat info;
@@ -403,10 +403,10 @@ TEST(http_server_listens_on_unix_sockets_and_descriptors) {
     CHECK(strcmp(f->remote, "unix") == 0);
     CHECK(http_listen_unix(f->server, str_c(path), 0660, &err) == ST_RETRY); /* somebody listens */
     peer_end(&c);
-    fixture_close(f);
+    server_fixture_close(f);
     CHECK(stat(path, &info) != 0); /* removed */
 
-    f = fixture_open(NULL);
+    f = server_fixture_open(NULL);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     struct sockaddr_in address = {.sin_family = AF_INET};
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -425,10 +425,10 @@ TEST(http_server_listens_on_unix_sockets_and_descriptors) {
     CHECK(http_listen_tcp(f->server, STR("127.0.0.1"), f->port, false, NULL, &err) == ST_RETRY);
     CHECK(http_listen_tcp(f->server, STR("127.0.0.1"), 0, true, NULL, &err) == ST_INVALID &&
           strcmp(err.reason, "TLS_NOT_LOADED") == 0);
-    fixture_close(f);
+    server_fixture_close(f);
 
     /* A file that nobody listens on any more is replaced; one that is no socket stays. */
-    f = fixture_open(NULL);
+    f = server_fixture_open(NULL);
     fd = socket(AF_UNIX, SOCK_STREAM, 0);
     struct sockaddr_storage stale = {.ss_family = AF_UNIX};
     memcpy((char *)&stale + 2, path, strlen(path) + 1);
@@ -441,7 +441,7 @@ TEST(http_server_listens_on_unix_sockets_and_descriptors) {
     CHECK(file && fclose(file) == 0);
     CHECK(http_listen_unix(f->server, str_c(path), 0600, &err) == ST_RETRY);
     CHECK(stat(path, &info) == 0);
-    fixture_close(f);
+    server_fixture_close(f);
 }
 
 /* --- Many ----------------------------------------------------------------------------------------
@@ -461,7 +461,7 @@ static int files_allowed(int want) {
  */
 TEST(http_server_slowloris_does_not_hold_up_others) {
     struct http_options options = {.head_ms = 1500};
-    struct fixture *f = fixture_open(&options);
+    struct server_fixture *f = server_fixture_open(&options);
     int count = files_allowed(2000);
     if (count < 2000) test_skip("too few files may be open at once");
     int *slow = mem_alloc(sizeof(int) * (size_t)count);
@@ -471,7 +471,7 @@ TEST(http_server_slowloris_does_not_hold_up_others) {
     for (int i = 0; i < count; i++) {
         peer_open(f, &c);
         slow[i] = c.fd;
-        if (i % 100 == 0) fixture_turn(f);
+        if (i % 100 == 0) server_fixture_turn(f);
     }
     peer_open(f, &c);
     int64_t worst = 0;
@@ -489,7 +489,7 @@ TEST(http_server_slowloris_does_not_hold_up_others) {
     CHECK(worst < 1000000000, "%d ms", (int)(worst / 1000000));
     while (stats_of(f).refused[HTTP_TIMEOUT_HEAD] < (uint64_t)count &&
            clock_mono_ns() - begun < (int64_t)20 * 1000000000) {
-        fixture_wait(f, 20);
+        server_fixture_wait(f, 20);
         check_get(f, &c);
     }
     CHECK(stats_of(f).refused[HTTP_TIMEOUT_HEAD] == (uint64_t)count, "%d",
@@ -497,17 +497,17 @@ TEST(http_server_slowloris_does_not_hold_up_others) {
     for (int i = 0; i < count; i++)
         close(slow[i]);
     for (int i = 0; i < 10; i++)
-        fixture_turn(f);
+        server_fixture_turn(f);
     CHECK(stats_of(f).connections == 1);
     mem_free(slow);
     peer_end(&c);
-    fixture_close(f);
+    server_fixture_close(f);
 }
 
 /* An idle connection holds its own struct and nothing else. */
 TEST(http_server_idle_connections_are_small) {
     CHECK(sizeof(struct http_connection) <= 640, "%zu", sizeof(struct http_connection));
-    struct fixture *f = fixture_open(NULL);
+    struct server_fixture *f = server_fixture_open(NULL);
     struct peer c[50];
     for (int i = 0; i < 50; i++) {
         peer_open(f, &c[i]);
@@ -518,7 +518,7 @@ TEST(http_server_idle_connections_are_small) {
     CHECK(f->server->free_count == 1); /* all used the same one */
     for (int i = 0; i < 50; i++)
         peer_end(&c[i]);
-    fixture_close(f);
+    server_fixture_close(f);
 }
 
 TEST(http_text_tools) {

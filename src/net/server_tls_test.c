@@ -43,18 +43,18 @@ struct tls_peer {
     BIO *in, *out;
 };
 
-static void tls_exchange(struct fixture *f, struct tls_peer *t) {
+static void tls_exchange(struct server_fixture *f, struct tls_peer *t) {
     char bytes[16384];
     int n;
     while ((n = BIO_read(t->out, bytes, sizeof(bytes))) > 0)
         peer_send(f, &t->peer, str_n(bytes, (size_t)n));
-    fixture_turn(f);
+    server_fixture_turn(f);
     peer_poll(&t->peer);
     if (t->peer.in.len > 0) BIO_write(t->in, t->peer.in.ptr, (int)t->peer.in.len);
     buf_clear(&t->peer.in);
 }
 
-static bool tls_handshake(struct fixture *f, struct tls_peer *t) {
+static bool tls_handshake(struct server_fixture *f, struct tls_peer *t) {
     for (int i = 0; i < 5000 && !t->peer.eof; i++) {
         int result = SSL_do_handshake(t->ssl);
         if (result == 1) {
@@ -67,7 +67,7 @@ static bool tls_handshake(struct fixture *f, struct tls_peer *t) {
     return false;
 }
 
-static void tls_open(struct fixture *f, struct tls_peer *t, int version_max) {
+static void tls_open(struct server_fixture *f, struct tls_peer *t, int version_max) {
     memset(t, 0, sizeof(*t));
     peer_open(f, &t->peer);
     t->context = SSL_CTX_new(TLS_client_method());
@@ -92,7 +92,8 @@ static void tls_end(struct tls_peer *t) {
 }
 
 /* Sends a request and reads the answer into `out`, up to its last bytes, `last`. */
-static void tls_ask(struct fixture *f, struct tls_peer *t, str request, str last, struct buf *out) {
+static void tls_ask(struct server_fixture *f, struct tls_peer *t, str request, str last,
+                    struct buf *out) {
     for (size_t done = 0; done < request.len;) {
         size_t n = request.len - done < 10000 ? request.len - done : 10000;
         CHECK(SSL_write(t->ssl, request.ptr + done, (int)n) == (int)n);
@@ -119,9 +120,9 @@ static void check_name(struct tls_peer *t, const char *want) {
     CHECK(strcmp(name, want) == 0, "%s", name);
 }
 
-static struct fixture *tls_fixture(const struct http_options *options, char *certificate, char *key,
-                                   size_t size) {
-    struct fixture *f = fixture_open(options);
+static struct server_fixture *tls_fixture(const struct http_options *options, char *certificate,
+                                          char *key, size_t size) {
+    struct server_fixture *f = server_fixture_open(options);
     struct error err;
     make_certificate("first", certificate, key, size);
     CHECK(http_tls_load(f->server, str_c(certificate), str_c(key), &err) == ST_OK, "%s", err.msg);
@@ -134,7 +135,7 @@ TEST(http_server_tls_requests_and_reload) {
     char key[300];
     char other_certificate[300];
     char other_key[300];
-    struct fixture *f = tls_fixture(NULL, certificate, key, sizeof(key));
+    struct server_fixture *f = tls_fixture(NULL, certificate, key, sizeof(key));
     struct buf out;
     buf_init(&out, (size_t)16 * 1024 * 1024);
     struct tls_peer old;
@@ -192,14 +193,14 @@ TEST(http_server_tls_requests_and_reload) {
     tls_end(&new);
     tls_end(&old);
     buf_release(&out);
-    fixture_close(f);
+    server_fixture_close(f);
 }
 
 TEST(http_server_tls_refuses_what_is_too_old_or_no_tls) {
     struct http_options options = {.head_ms = 300};
     char certificate[300];
     char key[300];
-    struct fixture *f = tls_fixture(&options, certificate, key, sizeof(key));
+    struct server_fixture *f = tls_fixture(&options, certificate, key, sizeof(key));
     struct tls_peer t;
     struct peer c;
     struct http_stats stats;
@@ -216,6 +217,6 @@ TEST(http_server_tls_refuses_what_is_too_old_or_no_tls) {
     http_server_stats(f->server, &stats);
     CHECK(f->requests == 0 && stats.refused[HTTP_BAD_TLS] == 3, "%d",
           (int)stats.refused[HTTP_BAD_TLS]);
-    fixture_close(f);
+    server_fixture_close(f);
     ERR_clear_error();
 }
