@@ -1,6 +1,6 @@
 /* What stands beside the events: receipts, the audit trail, keys, plans; and that riders commit
  * with the events they travel with, or not at all. */
-#include "conformance/canon_helper.h"
+#include "conformance/fixture.h"
 #include "ledger/access/access.h"
 
 #define DAY_US RECEIPT_KEEP_US
@@ -25,24 +25,25 @@ static struct audit_entry audit_of(const char *tenant, const char *action, const
                                 .outcome = STR("done")};
 }
 
-static void ride(struct canon *c, const struct receipt *receipt, const struct audit_entry *audit) {
+static void ride(struct fixture *c, const struct receipt *receipt,
+                 const struct audit_entry *audit) {
     struct append_rider rider = {.receipt = receipt, .audit = audit};
     struct error err = {0};
     CHECK(access_ride(c->ledger, &rider, &err) == ST_OK, "%s", err.msg);
 }
 
-static status find(struct canon *c, const char *scope, const char *key, struct receipt *out) {
+static status find(struct fixture *c, const char *scope, const char *key, struct receipt *out) {
     struct error err = {0};
     return receipt_find(c->ledger, str_c(scope), str_c(key), &c->arena, out, &err);
 }
 
-static int64_t receipts(struct canon *c) {
-    return canon_int(c, "SELECT COUNT(*) FROM api_receipt");
+static int64_t receipts(struct fixture *c) {
+    return fixture_int(c, "SELECT COUNT(*) FROM api_receipt");
 }
-static int64_t audits(struct canon *c) { return canon_int(c, "SELECT COUNT(*) FROM audit"); }
+static int64_t audits(struct fixture *c) { return fixture_int(c, "SELECT COUNT(*) FROM audit"); }
 
 /* One request with riders. */
-static void append_with(struct canon *c, struct append_item *items, size_t count, bool atomic,
+static void append_with(struct fixture *c, struct append_item *items, size_t count, bool atomic,
                         const struct append_rider *riders, struct append_result *results) {
     struct append_request req = {.items = items,
                                  .count = count,
@@ -58,13 +59,13 @@ static void append_with(struct canon *c, struct append_item *items, size_t count
 /* ---- receipts ---- */
 
 TEST_DB(access_receipt_is_repeated_verbatim) {
-    struct canon c;
+    struct fixture c;
     struct receipt out;
-    canon_open(&c, url);
+    fixture_open(&c, url);
     struct receipt r = receipt_of("k1", 201, "{\"runId\":\"r\xc3\xa9\"}\n");
     CHECK(find(&c, "alice", "k1", &out) == ST_NOT_FOUND);
     ride(&c, &r, NULL);
-    canon_reopen(&c);
+    fixture_reopen(&c);
     CHECK(find(&c, "alice", "k1", &out) == ST_OK);
     CHECK(str_eq(out.body, r.body) && str_eq(out.location, r.location) && out.http_status == 201);
     CHECK(memcmp(out.fingerprint, r.fingerprint, SHA256_LEN) == 0);
@@ -77,16 +78,16 @@ TEST_DB(access_receipt_is_repeated_verbatim) {
     ride(&c, &bare, NULL);
     CHECK(find(&c, "alice", "k2", &out) == ST_OK);
     CHECK(!out.body.ptr && !out.location.ptr && out.http_status == 202);
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 /* A request may leave several, one for each part of what it did. */
 TEST_DB(access_receipts_of_one_key_are_listed) {
-    struct canon c;
+    struct fixture c;
     struct error err = {0};
     struct receipt *list = NULL;
     size_t count = 9;
-    canon_open(&c, url);
+    fixture_open(&c, url);
     const char *const bodies[] = {"one", NULL, "three"};
     for (size_t i = 0; i < COUNT_OF(bodies); i++) {
         struct receipt r = receipt_of("k", 200, bodies[i]);
@@ -103,40 +104,40 @@ TEST_DB(access_receipts_of_one_key_are_listed) {
     CHECK(count == 2 && str_eq(list[0].body, STR("one")));
     CHECK(receipt_list(c.ledger, STR("bob"), STR("k"), 9, &c.arena, &list, &count, &err) == ST_OK);
     CHECK(count == 0);
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 /* A receipt that is there stays as it was; one that is too old does not stand in the way. */
 TEST_DB(access_receipt_is_kept_for_a_day) {
-    struct canon c;
+    struct fixture c;
     struct receipt out;
     struct error err = {0};
     bool more = true;
-    canon_open(&c, url);
+    fixture_open(&c, url);
     struct receipt first = receipt_of("k", 201, "first");
     struct receipt second = receipt_of("k", 201, "second");
     ride(&c, &first, NULL);
     c.now_us += DAY_US - 1;
     ride(&c, &second, NULL);
-    CHECK(find(&c, "alice", "k", &out) == ST_OK && canon_str_is(out.body, "first"));
+    CHECK(find(&c, "alice", "k", &out) == ST_OK && text_is(out.body, "first"));
     CHECK(receipt_sweep(c.ledger, 10, &more, &err) == ST_OK && !more && receipts(&c) == 2);
     c.now_us += 1;
-    CHECK(find(&c, "alice", "k", &out) == ST_OK && canon_str_is(out.body, "second"));
+    CHECK(find(&c, "alice", "k", &out) == ST_OK && text_is(out.body, "second"));
     CHECK(receipt_sweep(c.ledger, 1, &more, &err) == ST_OK && more && receipts(&c) == 1);
-    CHECK(find(&c, "alice", "k", &out) == ST_OK && canon_str_is(out.body, "second"));
+    CHECK(find(&c, "alice", "k", &out) == ST_OK && text_is(out.body, "second"));
     CHECK(receipt_sweep(c.ledger, 1, &more, &err) == ST_OK && !more && receipts(&c) == 1);
     c.now_us += DAY_US;
     CHECK(find(&c, "alice", "k", &out) == ST_NOT_FOUND);
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 TEST_DB(access_sweep_is_bounded_and_takes_the_oldest) {
-    struct canon c;
+    struct fixture c;
     struct error err = {0};
     bool more = false;
-    canon_open(&c, url);
+    fixture_open(&c, url);
     for (int i = 0; i < 7; i++) {
-        struct receipt r = receipt_of(canon_fmt("old-%d", i), 200, "{}");
+        struct receipt r = receipt_of(fixture_fmt("old-%d", i), 200, "{}");
         ride(&c, &r, NULL);
     }
     c.now_us += DAY_US;
@@ -150,54 +151,54 @@ TEST_DB(access_sweep_is_bounded_and_takes_the_oldest) {
     CHECK(receipt_sweep(c.ledger, 3, &more, &err) == ST_OK && !more && receipts(&c) == 1);
     struct receipt out;
     CHECK(find(&c, "alice", "young", &out) == ST_OK);
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 /* ---- riders ---- */
 
 TEST_DB(access_riders_commit_with_their_events) {
-    struct canon c;
+    struct fixture c;
     struct append_result results[2];
     struct receipt out;
-    canon_open(&c, url);
+    fixture_open(&c, url);
     struct receipt r = receipt_of("k", 201, "{}");
     struct audit_entry a = audit_of("acme", "run.start", "r1");
     struct audit_entry b = audit_of("acme", "run.signal", "r1");
     struct append_rider second = {.audit = &b};
     struct append_rider riders = {.next = &second, .receipt = &r, .audit = &a};
-    struct append_item items[2] = {canon_event("RunStarted", "r1", NULL, 1),
-                                   canon_event("RunStarted", "r1", NULL, 2)};
+    struct append_item items[2] = {fixture_item("RunStarted", "r1", NULL, 1),
+                                   fixture_item("RunStarted", "r1", NULL, 2)};
     /* An atomic request with a bad item is refused, and its riders with it. */
     append_with(&c, items, 2, true, &riders, results);
     CHECK(results[0].code == ST_CONFLICT && results[1].code == ST_CONFLICT);
     CHECK(receipts(&c) == 0 && audits(&c) == 0);
     /* So is a request of which nothing is left. */
-    items[0] = canon_event("RunStarted", "r1", NULL, 1);
-    items[0].actor = str_n(canon_fmt("%0200d", 0), 200);
+    items[0] = fixture_item("RunStarted", "r1", NULL, 1);
+    items[0].actor = str_n(fixture_fmt("%0200d", 0), 200);
     append_with(&c, items, 1, false, &riders, results);
     CHECK(results[0].code != ST_OK && receipts(&c) == 0 && audits(&c) == 0);
     /* One good item is enough, */
-    items[0] = canon_event("RunStarted", "r1", NULL, 1);
+    items[0] = fixture_item("RunStarted", "r1", NULL, 1);
     append_with(&c, items, 2, false, &riders, results);
     CHECK(results[0].code == ST_OK && results[1].code == ST_CONFLICT);
     CHECK(receipts(&c) == 1 && audits(&c) == 2 && find(&c, "alice", "k", &out) == ST_OK);
     CHECK(out.created_us == c.now_us);
-    CHECK(canon_str_is(canon_lines(&c, "SELECT action FROM audit ORDER BY audit_no"),
-                       "run.start\nrun.signal\n"));
+    CHECK(text_is(fixture_lines(&c, "SELECT action FROM audit ORDER BY audit_no"),
+                  "run.start\nrun.signal\n"));
     /* and a duplicate is: what was asked for is there. */
     append_with(&c, items, 1, true, &riders, results);
     CHECK(results[0].code == ST_OK && results[0].duplicate && audits(&c) == 4);
-    canon_clean(&c);
-    canon_close(&c);
+    fixture_clean(&c);
+    fixture_close(&c);
 }
 
 /* Two requests of one group with the same key: both are answered, the first one's receipt counts.
  */
 TEST_DB(access_same_key_twice_in_a_group) {
-    struct canon c;
+    struct fixture c;
     struct receipt out;
     struct error err = {0};
-    canon_open(&c, url);
+    fixture_open(&c, url);
     enum { N = 150 }; /* enough for each way of sending rows */
     struct append_request reqs[N];
     struct append_request *list[N];
@@ -207,9 +208,9 @@ TEST_DB(access_same_key_twice_in_a_group) {
     static struct audit_entry a[N];
     static struct append_rider riders[N];
     for (int i = 0; i < N; i++) {
-        items[i] = canon_event("RunStarted", canon_fmt("r%d", i), NULL, 1);
-        r[i] = receipt_of("same", 201, canon_fmt("body %d", i));
-        a[i] = audit_of("acme", "run.start", canon_fmt("r%d", i));
+        items[i] = fixture_item("RunStarted", fixture_fmt("r%d", i), NULL, 1);
+        r[i] = receipt_of("same", 201, fixture_fmt("body %d", i));
+        a[i] = audit_of("acme", "run.start", fixture_fmt("r%d", i));
         riders[i] = (struct append_rider){.receipt = &r[i], .audit = &a[i]};
         reqs[i] = (struct append_request){.items = &items[i],
                                           .count = 1,
@@ -221,20 +222,20 @@ TEST_DB(access_same_key_twice_in_a_group) {
     CHECK(ledger_append(c.ledger, list, N, &err) == ST_OK, "%s", err.msg);
     for (int i = 0; i < N; i++)
         CHECK(results[i].code == ST_OK);
-    CHECK(find(&c, "alice", "same", &out) == ST_OK && canon_str_is(out.body, "body 0"));
+    CHECK(find(&c, "alice", "same", &out) == ST_OK && text_is(out.body, "body 0"));
     CHECK(audits(&c) == N);
-    CHECK(canon_str_is(canon_text(&c, "SELECT target FROM audit ORDER BY audit_no DESC"), "r149"));
-    canon_close(&c);
+    CHECK(text_is(fixture_text(&c, "SELECT target FROM audit ORDER BY audit_no DESC"), "r149"));
+    fixture_close(&c);
 }
 
 /* What the database would not take as text is made fit: a rider never refuses a commit. */
 TEST_DB(access_riders_take_any_bytes) {
-    struct canon c;
+    struct fixture c;
     struct audit_entry *list = NULL;
     struct append_result result;
     struct error err = {0};
     size_t n = 0;
-    canon_open(&c, url);
+    fixture_open(&c, url);
     char longest[3000];
     memset(longest, 'x', sizeof(longest));
     longest[1023] = '\xc3'; /* a character of two bytes where it would be cut */
@@ -245,24 +246,24 @@ TEST_DB(access_riders_take_any_bytes) {
     a.reason = STR("a\0b\xff\xfe c");
     a.target = str_n(longest, sizeof(longest));
     struct append_rider rider = {.receipt = &r, .audit = &a};
-    struct append_item item = canon_event("RunStarted", "r1", NULL, 1);
+    struct append_item item = fixture_item("RunStarted", "r1", NULL, 1);
     append_with(&c, &item, 1, false, &rider, &result);
     CHECK(result.code == ST_OK);
     CHECK(audit_list(c.ledger, STR_NONE, 0, 10, &c.arena, &list, &n, &err) == ST_OK && n == 1);
-    CHECK(canon_str_is(list[0].reason, "a?b?? c"), "%.*s", STR_ARG(list[0].reason));
-    CHECK(canon_str_is(list[0].tenant_id, "no?tenant") && list[0].target.len == 1023);
+    CHECK(text_is(list[0].reason, "a?b?? c"), "%.*s", STR_ARG(list[0].reason));
+    CHECK(text_is(list[0].tenant_id, "no?tenant") && list[0].target.len == 1023);
     struct receipt out;
     CHECK(find(&c, "alice", "k", &out) == ST_OK && str_eq(out.body, r.body));
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 /* ---- the audit trail ---- */
 
 /* t0 to t8, a millisecond apart; every third is of another tenant, and t4 was refused. */
-static void put_audit(struct canon *c) {
+static void put_audit(struct fixture *c) {
     for (int i = 0; i < 9; i++) {
         struct audit_entry a =
-            audit_of(i % 3 == 0 ? "globex" : "acme", "run.signal", canon_fmt("t%d", i));
+            audit_of(i % 3 == 0 ? "globex" : "acme", "run.signal", fixture_fmt("t%d", i));
         a.outcome = i == 4 ? STR("refused") : STR("done");
         a.code = i == 4 ? STR("FORBIDDEN") : STR_NONE;
         a.reason = STR("because");
@@ -277,33 +278,33 @@ static void put_audit(struct canon *c) {
 }
 
 TEST_DB(access_audit_is_listed_newest_first) {
-    struct canon c;
+    struct fixture c;
     struct audit_entry *list = NULL;
     struct error err = {0};
     size_t n = 0;
-    canon_open(&c, url);
+    fixture_open(&c, url);
     put_audit(&c);
     CHECK(audit_list(c.ledger, STR_NONE, 0, 4, &c.arena, &list, &n, &err) == ST_OK && n == 4);
-    CHECK(canon_str_is(list[0].target, "t8") && canon_str_is(list[3].target, "t5"));
+    CHECK(text_is(list[0].target, "t8") && text_is(list[3].target, "t5"));
     CHECK(list[0].at_us == c.now_us && list[0].engine_attempt == 0 && !list[0].code.ptr);
     CHECK(audit_list(c.ledger, STR_NONE, list[3].audit_no, 10, &c.arena, &list, &n, &err) ==
               ST_OK &&
           n == 5);
     const struct audit_entry *a = &list[0];
-    CHECK(canon_str_is(a->target, "t4") && canon_str_is(a->outcome, "refused") &&
-          canon_str_is(a->code, "FORBIDDEN") && canon_str_is(a->reason, "because") &&
-          canon_str_is(a->tenant_id, "acme") && canon_str_is(a->actor, "alice") &&
-          canon_str_is(a->remote, "127.0.0.1") && canon_str_is(a->request_id, "req-1") &&
-          canon_str_is(a->action, "run.signal") && canon_str_is(a->project_id, "shop") &&
-          canon_str_is(a->environment_id, "dev") && canon_str_is(a->run_id, "r1") &&
-          a->engine_attempt == 2 && a->logical_attempt == 3);
+    CHECK(text_is(a->target, "t4") && text_is(a->outcome, "refused") &&
+          text_is(a->code, "FORBIDDEN") && text_is(a->reason, "because") &&
+          text_is(a->tenant_id, "acme") && text_is(a->actor, "alice") &&
+          text_is(a->remote, "127.0.0.1") && text_is(a->request_id, "req-1") &&
+          text_is(a->action, "run.signal") && text_is(a->project_id, "shop") &&
+          text_is(a->environment_id, "dev") && text_is(a->run_id, "r1") && a->engine_attempt == 2 &&
+          a->logical_attempt == 3);
     CHECK(audit_list(c.ledger, STR("globex"), 0, 2, &c.arena, &list, &n, &err) == ST_OK && n == 2);
-    CHECK(canon_str_is(list[0].target, "t6") && canon_str_is(list[1].target, "t3"));
+    CHECK(text_is(list[0].target, "t6") && text_is(list[1].target, "t3"));
     CHECK(audit_list(c.ledger, STR("globex"), list[1].audit_no, 9, &c.arena, &list, &n, &err) ==
               ST_OK &&
-          n == 1 && canon_str_is(list[0].target, "t0"));
+          n == 1 && text_is(list[0].target, "t0"));
     CHECK(audit_list(c.ledger, STR("nobody"), 0, 9, &c.arena, &list, &n, &err) == ST_OK && n == 0);
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 TEST_DB(access_audit_and_plans_refuse_changes) {
@@ -314,22 +315,22 @@ TEST_DB(access_audit_and_plans_refuse_changes) {
         "DELETE FROM ledger_plan",
         "{sqlite:DELETE FROM ledger_audit}{postgres:TRUNCATE ledger_audit}",
         "{sqlite:DELETE FROM ledger_plan}{postgres:TRUNCATE ledger_plan}"};
-    struct canon c;
+    struct fixture c;
     struct error err = {0};
     uint8_t hash[SHA256_LEN];
     bool existed = true;
-    canon_open(&c, url);
+    fixture_open(&c, url);
     struct audit_entry a = audit_of("acme", "plan.put", "x");
     struct append_rider rider = {.audit = &a};
     sha256_of(STR("{}"), hash);
     CHECK(access_plan_put(c.ledger, STR("acme"), hash, STR("{}"), &rider, &existed, &err) == ST_OK);
     for (size_t i = 0; i < COUNT_OF(bad); i++)
-        CHECK(canon_sql(&c, bad[i]) == ST_INVALID, "%s", bad[i]);
-    CHECK(audits(&c) == 1 && canon_int(&c, "SELECT COUNT(*) FROM ledger_plan") == 1);
-    canon_clean(&c);
-    canon_must_sql(&c, "DROP TRIGGER ledger_audit_no_UPDATE{postgres: ON ledger_audit}");
-    CHECK(canon_verify(&c, false).damaged);
-    canon_close(&c);
+        CHECK(fixture_sql(&c, bad[i]) == ST_INVALID, "%s", bad[i]);
+    CHECK(audits(&c) == 1 && fixture_int(&c, "SELECT COUNT(*) FROM ledger_plan") == 1);
+    fixture_clean(&c);
+    fixture_must_sql(&c, "DROP TRIGGER ledger_audit_no_UPDATE{postgres: ON ledger_audit}");
+    CHECK(fixture_verify(&c, false).damaged);
+    fixture_close(&c);
 }
 
 /* ---- keys ---- */
@@ -346,13 +347,13 @@ static struct api_key key_of(const char *id, const char *tenant) {
     return k;
 }
 
-static void make_key(struct canon *c, const char *id, const char *tenant) {
+static void make_key(struct fixture *c, const char *id, const char *tenant) {
     struct api_key k = key_of(id, tenant);
     struct error err = {0};
     CHECK(api_key_create(c->ledger, &k, NULL, &err) == ST_OK, "%s", err.msg);
 }
 
-static struct api_key key_now(struct canon *c, const char *id) {
+static struct api_key key_now(struct fixture *c, const char *id) {
     struct api_key k = {0};
     struct error err = {0};
     CHECK(api_key_find(c->ledger, str_c(id), &c->arena, &k, &err) == ST_OK, "%s", err.msg);
@@ -360,10 +361,10 @@ static struct api_key key_now(struct canon *c, const char *id) {
 }
 
 TEST_DB(access_keys_are_made_and_changed) {
-    struct canon c;
+    struct fixture c;
     struct error err = {0};
     struct receipt out;
-    canon_open(&c, url);
+    fixture_open(&c, url);
     struct api_key k = key_of("aaaaaaaaaaaaaaaa", "acme");
     struct receipt r = receipt_of("k", 201, NULL);
     struct audit_entry a = audit_of("acme", "key.create", "aaaaaaaaaaaaaaaa");
@@ -388,20 +389,20 @@ TEST_DB(access_keys_are_made_and_changed) {
           strcmp(err.reason, "PRECONDITION_FAILED") == 0);
     CHECK(audits(&c) == 1);
     now = key_now(&c, "aaaaaaaaaaaaaaaa");
-    CHECK(canon_str_is(now.name, "robot") && now.roles == 2 && now.expires_us == 0 &&
-          now.version == 2);
+    CHECK(text_is(now.name, "robot") && now.roles == 2 && now.expires_us == 0 && now.version == 2);
     now.revoked_us = 5000;
     CHECK(api_key_update(c.ledger, &now, &rider, &err) == ST_OK && audits(&c) == 2);
     now = key_now(&c, "aaaaaaaaaaaaaaaa");
-    CHECK(now.revoked_us == 5000 && now.version == 3 && canon_str_is(now.name, "robot"));
+    CHECK(now.revoked_us == 5000 && now.version == 3 && text_is(now.name, "robot"));
     now.key_id = STR("nosuchkeynosuchk");
     CHECK(api_key_update(c.ledger, &now, NULL, &err) == ST_NOT_FOUND &&
           strcmp(err.reason, "KEY_NOT_FOUND") == 0);
-    canon_put(&c, canon_event("RunStarted", "r1", NULL, 1)); /* refusals leave the handle usable */
-    canon_close(&c);
+    fixture_put(&c,
+                fixture_item("RunStarted", "r1", NULL, 1)); /* refusals leave the handle usable */
+    fixture_close(&c);
 }
 
-static void use_keys(struct canon *c, const char *id, int64_t us, const char *id2, int64_t us2) {
+static void use_keys(struct fixture *c, const char *id, int64_t us, const char *id2, int64_t us2) {
     struct key_use uses[2] = {{.us = us}, {.us = us2}};
     struct error err = {0};
     memcpy(uses[0].key_id, id, 16);
@@ -410,8 +411,8 @@ static void use_keys(struct canon *c, const char *id, int64_t us, const char *id
 }
 
 TEST_DB(access_last_use_only_goes_forward) {
-    struct canon c;
-    canon_open(&c, url);
+    struct fixture c;
+    fixture_open(&c, url);
     make_key(&c, "aaaaaaaaaaaaaaaa", "acme");
     make_key(&c, "bbbbbbbbbbbbbbbb", "acme");
     use_keys(&c, "bbbbbbbbbbbbbbbb", 700, "aaaaaaaaaaaaaaaa", 500);
@@ -422,15 +423,15 @@ TEST_DB(access_last_use_only_goes_forward) {
     CHECK(key_now(&c, "aaaaaaaaaaaaaaaa").used_us == 800);
     CHECK(key_now(&c, "bbbbbbbbbbbbbbbb").used_us == 700);
     CHECK(key_now(&c, "aaaaaaaaaaaaaaaa").version == 1);
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 TEST_DB(access_keys_are_listed_by_id) {
-    struct canon c;
+    struct fixture c;
     struct api_key *list = NULL;
     struct error err = {0};
     size_t n = 0;
-    canon_open(&c, url);
+    fixture_open(&c, url);
     make_key(&c, "cccccccccccccccc", "acme");
     make_key(&c, "aaaaaaaaaaaaaaaa", "acme");
     make_key(&c, "bbbbbbbbbbbbbbbb", "globex");
@@ -447,14 +448,14 @@ TEST_DB(access_keys_are_listed_by_id) {
           n == 1 && list[0].key_id.ptr[0] == 'c');
     CHECK(api_key_list(c.ledger, STR("nobody"), STR_NONE, 9, &c.arena, &list, &n, &err) == ST_OK &&
           n == 0);
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 TEST_DB(access_keys_have_a_limit) {
-    struct canon c;
+    struct fixture c;
     struct error err = {0};
-    canon_open(&c, url);
-    canon_must_sql(
+    fixture_open(&c, url);
+    fixture_must_sql(
         &c, "INSERT INTO api_key SELECT 'k' || i, 'acme', 'n', 'c', 1,"
             " {sqlite:zeroblob(32)}{postgres:decode(repeat('00', 32), 'hex')}, 1, 0, 0, 0, 1 FROM"
             " {sqlite:(WITH RECURSIVE g(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM g"
@@ -465,20 +466,20 @@ TEST_DB(access_keys_have_a_limit) {
     struct append_rider rider = {.audit = &a};
     CHECK(api_key_create(c.ledger, &k, &rider, &err) == ST_LIMIT && /* and the one after it */
           strcmp(err.reason, "API_KEYS_TOO_MANY") == 0);
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM api_key") == API_KEYS_MAX && audits(&c) == 0);
-    canon_close(&c);
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM api_key") == API_KEYS_MAX && audits(&c) == 0);
+    fixture_close(&c);
 }
 
 /* ---- plans ---- */
 
 TEST_DB(access_plans_belong_to_their_tenant) {
-    struct canon c;
+    struct fixture c;
     struct error err = {0};
     uint8_t hash[SHA256_LEN];
     bool existed = true;
     str plan = STR("{\"a\": \"\xff\0\" }\n");
     str got = STR_NONE;
-    canon_open(&c, url);
+    fixture_open(&c, url);
     sha256_of(plan, hash);
     struct audit_entry a = audit_of("acme", "plan.put", "x");
     struct append_rider rider = {.audit = &a};
@@ -497,5 +498,5 @@ TEST_DB(access_plans_belong_to_their_tenant) {
     CHECK(access_plan_get(c.ledger, STR("globex"), hash, &c.arena, &got, &err) == ST_OK);
     hash[0] ^= 1;
     CHECK(access_plan_get_any(c.ledger, hash, &c.arena, &got, &err) == ST_NOT_FOUND);
-    canon_close(&c);
+    fixture_close(&c);
 }

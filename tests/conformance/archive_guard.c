@@ -8,15 +8,15 @@
 /* ---- failures ---- */
 
 /* One round: `run` is archived while the n-th call fails. false when nothing failed. */
-static bool archive_with_fault(struct canon *c, struct canon *reader, int64_t n, bool after) {
+static bool archive_with_fault(struct fixture *c, struct fixture *reader, int64_t n, bool after) {
     struct archive_report report = {0};
     struct error err = {0};
-    const char *run = canon_fmt("%s-%lld", after ? "after" : "before", (long long)n);
-    canon_finished_run(c, run, 1);
+    const char *run = fixture_fmt("%s-%lld", after ? "after" : "before", (long long)n);
+    fixture_finished_run(c, run, 1);
     struct archive_request request = {.run_id = str_c(run)};
-    canon_fail_at(c, n, after);
+    fixture_fail_at(c, n, after);
     status st = ledger_archive(c->ledger, &request, NULL, NULL, &report, &err);
-    canon_fail_at(c, -1, false);
+    fixture_fail_at(c, -1, false);
     CHECK(st == ST_OK || st == ST_RETRY, "call %lld: %s", (long long)n, err.msg);
     int64_t hot = archive_rows(reader, "ledger_event", run);
     int64_t archived = archive_rows(reader, "ledger_archive", run);
@@ -35,19 +35,19 @@ static bool archive_with_fault(struct canon *c, struct canon *reader, int64_t n,
 
 /* RE-A.2-4: whatever call of the database fails, a run is in one tier, as a whole. */
 TEST_DB(archive_survives_every_failing_call) {
-    struct canon c;
-    struct canon reader;
-    canon_open_faulty(&c, url, LEDGER_REJECT);
-    canon_open_reader(&reader, url);
+    struct fixture c;
+    struct fixture reader;
+    fixture_open_faulty(&c, url, LEDGER_REJECT);
+    fixture_open_reader(&reader, url);
     for (int after = 0; after < 2; after++) {
         int64_t n = 0;
         while (archive_with_fault(&c, &reader, n, after))
             n++;
         CHECK(n >= 7, "only %lld calls", (long long)n);
     }
-    canon_clean(&reader);
-    canon_close(&c);
-    canon_close(&reader);
+    fixture_clean(&reader);
+    fixture_close(&c);
+    fixture_close(&reader);
 }
 
 /* ---- the database refuses ---- */
@@ -70,31 +70,31 @@ TEST_DB(archive_is_no_way_to_delete) {
     static const char drop[] = "DELETE FROM ledger_event WHERE pos = (SELECT MIN(pos) FROM"
                                " ledger_event)";
     for (size_t i = 0; i < COUNT_OF(forged); i++) {
-        struct canon c;
+        struct fixture c;
         struct error err = {0};
-        canon_open(&c, url);
-        canon_put(&c, canon_event("RunStarted", canon_fmt("r%zu", i), NULL, 1));
-        CHECK(canon_sql(&c, drop) == ST_INVALID);
+        fixture_open(&c, url);
+        fixture_put(&c, fixture_item("RunStarted", fixture_fmt("r%zu", i), NULL, 1));
+        CHECK(fixture_sql(&c, drop) == ST_INVALID);
         CHECK(db_begin(ledger_db(c.ledger), true, &err) == ST_OK);
-        canon_must_sql(&c, forged[i]);
-        CHECK(canon_sql(&c, drop) == ST_INVALID, "%s", forged[i]);
+        fixture_must_sql(&c, forged[i]);
+        CHECK(fixture_sql(&c, drop) == ST_INVALID, "%s", forged[i]);
         db_rollback(ledger_db(c.ledger));
-        CHECK(canon_sql(&c, "DELETE FROM ledger_event") == ST_INVALID);
-        canon_clean(&c);
-        canon_close(&c);
+        CHECK(fixture_sql(&c, "DELETE FROM ledger_event") == ST_INVALID);
+        fixture_clean(&c);
+        fixture_close(&c);
     }
 }
 
 /* A temporary table does not pass for the archive. */
 TEST_DB(archive_cannot_be_shadowed) {
-    struct canon c;
-    canon_open(&c, url);
-    canon_put(&c, canon_event("RunStarted", "r", NULL, 1));
-    canon_must_sql(&c, "CREATE TEMPORARY TABLE ledger_archive AS SELECT * FROM ledger_event");
-    CHECK(canon_sql(&c, "DELETE FROM ledger_event") == ST_INVALID);
-    canon_must_sql(&c, "DROP TABLE {sqlite:temp}{postgres:pg_temp}.ledger_archive");
-    canon_clean(&c);
-    canon_close(&c);
+    struct fixture c;
+    fixture_open(&c, url);
+    fixture_put(&c, fixture_item("RunStarted", "r", NULL, 1));
+    fixture_must_sql(&c, "CREATE TEMPORARY TABLE ledger_archive AS SELECT * FROM ledger_event");
+    CHECK(fixture_sql(&c, "DELETE FROM ledger_event") == ST_INVALID);
+    fixture_must_sql(&c, "DROP TABLE {sqlite:temp}{postgres:pg_temp}.ledger_archive");
+    fixture_clean(&c);
+    fixture_close(&c);
 }
 
 /* What is archived stays what it is. */
@@ -113,18 +113,18 @@ TEST_DB(archive_refuses_update_and_delete) {
         "{sqlite:DELETE FROM ledger_archive}{postgres:TRUNCATE ledger_archive}",
         "{sqlite:DELETE FROM ledger_event}{postgres:TRUNCATE ledger_event}",
     };
-    struct canon c;
-    canon_open(&c, url);
-    canon_finished_run(&c, "r", 1);
-    canon_put(&c, canon_event("RunStarted", "open", NULL, 1));
+    struct fixture c;
+    fixture_open(&c, url);
+    fixture_finished_run(&c, "r", 1);
+    fixture_put(&c, fixture_item("RunStarted", "open", NULL, 1));
     CHECK(archive_run(&c, "r").events == 4);
-    str before = canon_dump(&c, tables, COUNT_OF(tables));
+    str before = fixture_dump(&c, tables, COUNT_OF(tables));
     for (size_t i = 0; i < COUNT_OF(statements); i++) {
-        CHECK(canon_sql(&c, statements[i]) == ST_INVALID, "%s", statements[i]);
-        CHECK(str_eq(before, canon_dump(&c, tables, COUNT_OF(tables))), "%s", statements[i]);
+        CHECK(fixture_sql(&c, statements[i]) == ST_INVALID, "%s", statements[i]);
+        CHECK(str_eq(before, fixture_dump(&c, tables, COUNT_OF(tables))), "%s", statements[i]);
     }
-    canon_clean(&c);
-    canon_close(&c);
+    fixture_clean(&c);
+    fixture_close(&c);
 }
 
 /* ---- verify ---- */
@@ -147,25 +147,25 @@ TEST_DB(archive_damage_is_found) {
         {"a lost trigger", "SELECT 1", true},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        struct canon c;
+        struct fixture c;
         str fresh =
             i == 0 ? url : test_db_url(str_starts(url, STR("postgres")) ? "postgres" : "sqlite");
-        canon_open(&c, fresh);
-        canon_finished_run(&c, "r", 1);
+        fixture_open(&c, fresh);
+        fixture_finished_run(&c, "r", 1);
         CHECK(archive_run(&c, "r").events == 4);
-        canon_clean(&c);
+        fixture_clean(&c);
         if (cases[i].state) {
-            canon_must_sql(&c,
-                           "DROP TRIGGER ledger_archive_no_UPDATE{postgres: ON ledger_archive}");
+            fixture_must_sql(&c,
+                             "DROP TRIGGER ledger_archive_no_UPDATE{postgres: ON ledger_archive}");
         } else {
-            canon_drop_triggers(&c);
-            canon_must_sql(&c, cases[i].sql);
+            fixture_drop_triggers(&c);
+            fixture_must_sql(&c, cases[i].sql);
         }
-        struct verify_report report = canon_verify(&c, false);
+        struct verify_report report = fixture_verify(&c, false);
         CHECK(report.damaged, "%s", cases[i].name);
         CHECK(i > 1 || strstr(report.what, "in the ledger and in the archive"), "%s: %s",
               cases[i].name, report.what);
-        canon_close(&c);
+        fixture_close(&c);
     }
 }
 
@@ -174,7 +174,7 @@ TEST_DB(archive_damage_is_found) {
 enum { RUNS = 4, ROUNDS = 150 };
 
 struct node {
-    struct canon c;
+    struct fixture c;
     pthread_t thread;
     atomic_bool done;
     int failures, rounds;
@@ -206,7 +206,7 @@ static void *append_late(void *arg) {
 }
 
 /* Whoever reads meanwhile sees all of a run. */
-static void check_whole(struct canon *reader, int64_t *seen) {
+static void check_whole(struct fixture *reader, int64_t *seen) {
     struct event_page page;
     struct error err = {0};
     CHECK(ledger_read_records(reader->ledger, STR("r0"), 0, 1000, &reader->arena, &page, &err) ==
@@ -223,18 +223,18 @@ static void check_whole(struct canon *reader, int64_t *seen) {
  * reading is whole. */
 TEST(archive_while_another_node_appends) {
     static struct node busy;
-    struct canon c;
-    struct canon reader;
+    struct fixture c;
+    struct fixture reader;
     str url = test_postgres();
-    busy = (struct node){.rounds = canon_scaled(ROUNDS, 30)};
-    canon_open(&c, url);
-    canon_open(&busy.c, url);
-    canon_open_reader(&reader, url);
+    busy = (struct node){.rounds = fixture_scaled(ROUNDS, 30)};
+    fixture_open(&c, url);
+    fixture_open(&busy.c, url);
+    fixture_open_reader(&reader, url);
     for (int i = 0; i < RUNS; i++)
-        canon_finished_run(&c, canon_fmt("r%d", i), 1);
+        fixture_finished_run(&c, fixture_fmt("r%d", i), 1);
     for (int round = 0; round < busy.rounds; round++) {
         for (int i = 0; i < RUNS; i++)
-            busy.items[round][i] = canon_event("RunNoted", canon_fmt("r%d", i), NULL, round + 1);
+            busy.items[round][i] = fixture_item("RunNoted", fixture_fmt("r%d", i), NULL, round + 1);
     }
     CHECK(pthread_create(&busy.thread, NULL, append_late, &busy) == 0);
     int64_t moved = 0;
@@ -251,10 +251,10 @@ TEST(archive_while_another_node_appends) {
     moved += archive_run(&c, NULL).events;
     int64_t all = (int64_t)RUNS * (4 + busy.rounds);
     CHECK(moved == all && times > 1, "%lld events in %d times", (long long)moved, times);
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM ledger_archive") == all);
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM ledger_event") == 0);
-    canon_clean(&c);
-    canon_close(&busy.c);
-    canon_close(&reader);
-    canon_close(&c);
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM ledger_archive") == all);
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM ledger_event") == 0);
+    fixture_clean(&c);
+    fixture_close(&busy.c);
+    fixture_close(&reader);
+    fixture_close(&c);
 }

@@ -4,43 +4,45 @@
 
 static struct append_item in_globex(struct append_item item) {
     item.event.tenant_id = STR("globex");
-    canon_rekey(&item);
+    fixture_rekey(&item);
     return item;
 }
 
-void archive_fill(struct canon *c) {
+void archive_fill(struct fixture *c) {
     struct append_result res;
     struct error err = {0};
-    canon_random_workload(c, "r", 6, 90, 11);
-    canon_finished_run(c, "done-1", 3);
-    canon_finished_run(c, "done-2", 1);
-    canon_put(c, canon_event("RunStarted", "linked", NULL, 1));
-    canon_put(
-        c, canon_event_with("RunProviderLinked", "linked", NULL, 1,
-                            "{\"provider\":\"t\",\"workflowId\":\"w\",\"providerRunId\":\"p\"}"));
-    canon_put(c, canon_event("StepStarted", "linked", "s", 1));
-    canon_put(c, canon_event_with("StepCompleted", "linked", "s", 1,
-                                  "{\"output\":{\"rows\":5},\"n\":1}"));
+    fixture_random_workload(c, "r", 6, 90, 11);
+    fixture_finished_run(c, "done-1", 3);
+    fixture_finished_run(c, "done-2", 1);
+    fixture_put(c, fixture_item("RunStarted", "linked", NULL, 1));
+    fixture_put(
+        c, fixture_item_with("RunProviderLinked", "linked", NULL, 1,
+                             "{\"provider\":\"t\",\"workflowId\":\"w\",\"providerRunId\":\"p\"}"));
+    fixture_put(c, fixture_item("StepStarted", "linked", "s", 1));
+    fixture_put(c, fixture_item_with("StepCompleted", "linked", "s", 1,
+                                     "{\"output\":{\"rows\":5},\"n\":1}"));
     CHECK(ledger_checkpoint(c->ledger, STR("linked"), &res, &c->arena, &err) == ST_OK, "%s",
           err.msg);
-    canon_put(c, canon_fact(EVENT_EFFECT_REQUESTED, "linked", canon_uuid_text(uuid_v4()), 1, "{}"));
-    canon_put(c, canon_event_with("StepCorrected", "linked", "s", 1, "{\"output\":{\"rows\":6}}"));
-    struct append_item noted = canon_event("RunNoted", "linked", NULL, 1); /* an unknown type */
-    canon_put(c, noted);
-    canon_put(c, canon_event("RunCompleted", "linked", NULL, 1));
-    canon_put(c, canon_event("RunPaused", "linked", NULL, 1)); /* too late: an alert */
-    struct append_item caused = canon_event("RunStarted", "caused", NULL, 1);
+    fixture_put(
+        c, fixture_fact(EVENT_EFFECT_REQUESTED, "linked", fixture_uuid_text(uuid_v4()), 1, "{}"));
+    fixture_put(c,
+                fixture_item_with("StepCorrected", "linked", "s", 1, "{\"output\":{\"rows\":6}}"));
+    struct append_item noted = fixture_item("RunNoted", "linked", NULL, 1); /* an unknown type */
+    fixture_put(c, noted);
+    fixture_put(c, fixture_item("RunCompleted", "linked", NULL, 1));
+    fixture_put(c, fixture_item("RunPaused", "linked", NULL, 1)); /* too late: an alert */
+    struct append_item caused = fixture_item("RunStarted", "caused", NULL, 1);
     caused.cause = &noted.event.event_id;
-    canon_put(c, caused);
-    canon_put(c, in_globex(canon_event("RunStarted", "g-done", NULL, 1)));
-    canon_put(c, in_globex(canon_event("RunFailed", "g-done", NULL, 1)));
-    canon_put(c, in_globex(canon_event("RunStarted", "g-open", NULL, 1)));
+    fixture_put(c, caused);
+    fixture_put(c, in_globex(fixture_item("RunStarted", "g-done", NULL, 1)));
+    fixture_put(c, in_globex(fixture_item("RunFailed", "g-done", NULL, 1)));
+    fixture_put(c, in_globex(fixture_item("RunStarted", "g-open", NULL, 1)));
 }
 
 /* ---- the picture ---- */
 
 struct picture {
-    struct canon *c;
+    struct fixture *c;
     struct buf text;
     size_t page;
 };
@@ -65,7 +67,7 @@ static void put_feed(struct picture *p, const char *tenant) {
             CHECK(page.records[i].seq == after + (int64_t)i + 1);
         after += (int64_t)page.count;
     }
-    CHECK(ledger_seq_at(p->c->ledger, str_c(tenant), CANON_EPOCH_US + 1000000, &seq, &err) == ST_OK,
+    CHECK(ledger_seq_at(p->c->ledger, str_c(tenant), FIXTURE_NOW_US + 1000000, &seq, &err) == ST_OK,
           "%s", err.msg);
     buf_printf(&p->text, "feed of %s, a second later: %lld\n", tenant, (long long)seq);
 }
@@ -146,7 +148,7 @@ static void put_lists(struct picture *p) {
     struct run_info *runs = NULL;
     struct alert *alerts = NULL;
     size_t count = 0;
-    struct run_filter by_time = {.since_us = CANON_EPOCH_US + 1000000};
+    struct run_filter by_time = {.since_us = FIXTURE_NOW_US + 1000000};
     struct run_filter any = {0};
     CHECK(ledger_list_runs(p->c->ledger, &by_time, 1000, &p->c->arena, &runs, &count, NULL, &err) ==
               ST_OK,
@@ -171,14 +173,14 @@ static void put_lists(struct picture *p) {
     put_run(p, &runs[0]);
 }
 
-str archive_picture(struct canon *c, size_t page) {
+str archive_picture(struct fixture *c, size_t page) {
     static const char *const views[] = {
         "run_events", "orchestration_events", "runs",    "steps",
         "alerts",     "run_checkpoints",      "tenants", "provider_refs"};
     struct picture p = {.c = c, .page = page};
     buf_init(&p.text, (size_t)64 * 1024 * 1024);
-    buf_put(&p.text, canon_dump(c, views, COUNT_OF(views)));
-    buf_put(&p.text, canon_state_dump(c));
+    buf_put(&p.text, fixture_dump(c, views, COUNT_OF(views)));
+    buf_put(&p.text, fixture_state_dump(c));
     put_feed(&p, "acme");
     put_feed(&p, "globex");
     put_lists(&p);
@@ -190,7 +192,7 @@ str archive_picture(struct canon *c, size_t page) {
 
 /* ---- archiving ---- */
 
-struct archive_report archive_run(struct canon *c, const char *run) {
+struct archive_report archive_run(struct fixture *c, const char *run) {
     struct archive_request request = {.run_id = run ? str_c(run) : STR_NONE};
     struct archive_report report;
     struct error err = {0};
@@ -198,8 +200,8 @@ struct archive_report archive_run(struct canon *c, const char *run) {
     return report;
 }
 
-int64_t archive_rows(struct canon *c, const char *tier, const char *run) {
-    return canon_int(c, canon_fmt("SELECT COUNT(*) FROM %s WHERE run_no = (SELECT run_no FROM"
-                                  " ledger_run WHERE run_id = '%s')",
-                                  tier, run));
+int64_t archive_rows(struct fixture *c, const char *tier, const char *run) {
+    return fixture_int(c, fixture_fmt("SELECT COUNT(*) FROM %s WHERE run_no = (SELECT run_no FROM"
+                                      " ledger_run WHERE run_id = '%s')",
+                                      tier, run));
 }

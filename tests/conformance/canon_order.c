@@ -3,82 +3,83 @@
 #include <stdatomic.h>
 
 #include "base/limits.h"
-#include "conformance/canon_helper.h"
+#include "conformance/fixture.h"
 #include "ledger/writer.h"
 
 /* ---- 6.1 ---- */
 
 static struct append_item signal_for(const char *run) {
-    return canon_fact(EVENT_SIGNAL_RECEIVED, run, canon_uuid_text(uuid_v4()), 1, "{}");
+    return fixture_fact(EVENT_SIGNAL_RECEIVED, run, fixture_uuid_text(uuid_v4()), 1, "{}");
 }
 
 /* CE-6.1-1: a signal that comes in gets a fresh correlation_id. */
 TEST_DB(canon_correlation_is_made_with_the_signal) {
-    struct canon c;
+    struct fixture c;
     uuid first;
     uuid second;
-    canon_open(&c, url);
-    canon_put(&c, signal_for("r1"));
-    canon_put(&c, signal_for("r2"));
+    fixture_open(&c, url);
+    fixture_put(&c, signal_for("r1"));
+    fixture_put(&c, signal_for("r2"));
     CHECK(uuid_parse(
-        canon_text(&c, "SELECT correlation_id FROM orchestration_events WHERE run_id = 'r1'"),
+        fixture_text(&c, "SELECT correlation_id FROM orchestration_events WHERE run_id = 'r1'"),
         &first));
     CHECK(uuid_parse(
-        canon_text(&c, "SELECT correlation_id FROM orchestration_events WHERE run_id = 'r2'"),
+        fixture_text(&c, "SELECT correlation_id FROM orchestration_events WHERE run_id = 'r2'"),
         &second));
     CHECK(!uuid_eq(first, second));
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 /* CE-6.1-2: it is on every row of every kind: signal, run, step, tool call, effect. */
 TEST_DB(canon_correlation_is_on_every_row) {
-    struct canon c;
-    canon_open(&c, url);
-    canon_put(&c, signal_for("r1"));
-    canon_put(&c, canon_event("RunStarted", "r1", NULL, 1));
-    canon_put(&c, canon_event("StepStarted", "r1", "s", 1));
-    canon_put(&c, canon_fact(EVENT_TOOL_CALLED, "r1", STR("s"), 1, "{}"));
-    canon_put(&c, canon_fact(EVENT_TOOL_COMPLETED, "r1", STR("s"), 1, "{}"));
-    canon_put(&c, canon_fact(EVENT_EFFECT_REQUESTED, "r1", canon_uuid_text(uuid_v4()), 1, "{}"));
-    canon_finished_run(&c, "other", 1);
-    str id = canon_uuid_text(canon_run(&c, "r1").correlation_id);
-    str lines = canon_lines(
-        &c, canon_fmt("SELECT event_type FROM orchestration_events WHERE correlation_id = '%.*s'"
-                      " ORDER BY position",
-                      STR_ARG(id)));
-    CHECK(canon_str_is(lines, "SIGNAL_RECEIVED\nRUN_STARTED\nSTEP_STARTED\nTOOL_CALLED\nTOOL_"
-                              "COMPLETED\nEFFECT_REQUESTED\n"),
+    struct fixture c;
+    fixture_open(&c, url);
+    fixture_put(&c, signal_for("r1"));
+    fixture_put(&c, fixture_item("RunStarted", "r1", NULL, 1));
+    fixture_put(&c, fixture_item("StepStarted", "r1", "s", 1));
+    fixture_put(&c, fixture_fact(EVENT_TOOL_CALLED, "r1", STR("s"), 1, "{}"));
+    fixture_put(&c, fixture_fact(EVENT_TOOL_COMPLETED, "r1", STR("s"), 1, "{}"));
+    fixture_put(&c,
+                fixture_fact(EVENT_EFFECT_REQUESTED, "r1", fixture_uuid_text(uuid_v4()), 1, "{}"));
+    fixture_finished_run(&c, "other", 1);
+    str id = fixture_uuid_text(fixture_run(&c, "r1").correlation_id);
+    str lines = fixture_lines(
+        &c, fixture_fmt("SELECT event_type FROM orchestration_events WHERE correlation_id = '%.*s'"
+                        " ORDER BY position",
+                        STR_ARG(id)));
+    CHECK(text_is(lines, "SIGNAL_RECEIVED\nRUN_STARTED\nSTEP_STARTED\nTOOL_CALLED\nTOOL_"
+                         "COMPLETED\nEFFECT_REQUESTED\n"),
           "%.*s", STR_ARG(lines));
-    CHECK(canon_int(&c, canon_fmt("SELECT COUNT(*) FROM runs WHERE correlation_id = '%.*s'",
-                                  STR_ARG(id))) == 1);
-    CHECK(canon_int(&c, canon_fmt("SELECT COUNT(*) FROM steps WHERE correlation_id = '%.*s'",
-                                  STR_ARG(id))) == 1);
-    canon_close(&c);
+    CHECK(fixture_int(&c, fixture_fmt("SELECT COUNT(*) FROM runs WHERE correlation_id = '%.*s'",
+                                      STR_ARG(id))) == 1);
+    CHECK(fixture_int(&c, fixture_fmt("SELECT COUNT(*) FROM steps WHERE correlation_id = '%.*s'",
+                                      STR_ARG(id))) == 1);
+    fixture_close(&c);
 }
 
-static void put_in_trace(struct canon *c, const char *run, const uuid *trace) {
-    struct append_item item = canon_event("RunStarted", run, NULL, 1);
+static void put_in_trace(struct fixture *c, const char *run, const uuid *trace) {
+    struct append_item item = fixture_item("RunStarted", run, NULL, 1);
     item.correlation = trace;
-    canon_put(c, item);
+    fixture_put(c, item);
 }
 
 /* CE-6.1-3, CE-11-5: the trace is all events of the chain, also over several runs, in ascending
  * sequence, and nothing else. */
 TEST_DB(canon_correlation_gives_the_whole_trace) {
-    struct canon c;
+    struct fixture c;
     uuid trace = uuid_v4();
     uuid other = uuid_v4();
     struct event_page page;
     struct error err = {0};
-    canon_open(&c, url);
+    fixture_open(&c, url);
     put_in_trace(&c, "parent", &trace);
     put_in_trace(&c, "stranger", &other);
     put_in_trace(&c, "child", &trace);
-    canon_put(&c, canon_event("StepStarted", "parent", "s", 1));
-    canon_put(&c, canon_event("RunCompleted", "stranger", NULL, 1));
-    canon_put(&c,
-              canon_fact(EVENT_EFFECT_REQUESTED, "parent", canon_uuid_text(uuid_v4()), 1, "{}"));
-    canon_put(&c, canon_event("RunCompleted", "child", NULL, 1));
+    fixture_put(&c, fixture_item("StepStarted", "parent", "s", 1));
+    fixture_put(&c, fixture_item("RunCompleted", "stranger", NULL, 1));
+    fixture_put(
+        &c, fixture_fact(EVENT_EFFECT_REQUESTED, "parent", fixture_uuid_text(uuid_v4()), 1, "{}"));
+    fixture_put(&c, fixture_item("RunCompleted", "child", NULL, 1));
     CHECK(ledger_read_correlation(c.ledger, STR("acme"), trace, 0, 100, &c.arena, &page, &err) ==
               ST_OK,
           "%s", err.msg);
@@ -88,140 +89,140 @@ TEST_DB(canon_correlation_gives_the_whole_trace) {
         CHECK(page.records[i].seq == want[i] && uuid_eq(page.records[i].correlation_id, trace),
               "record %zu", i);
     }
-    str lines = canon_lines(
-        &c, canon_fmt("SELECT CAST(sequence_number AS TEXT) FROM orchestration_events WHERE"
-                      " correlation_id = '%.*s' ORDER BY sequence_number ASC",
-                      STR_ARG(canon_uuid_text(trace))));
-    CHECK(canon_str_is(lines, "1\n3\n4\n6\n7\n"), "%.*s", STR_ARG(lines));
-    CHECK(canon_int(&c,
-                    "SELECT COUNT(*) FROM (SELECT run_id FROM orchestration_events GROUP BY run_id"
-                    " HAVING COUNT(DISTINCT correlation_id) <> 1) x") == 0);
+    str lines = fixture_lines(
+        &c, fixture_fmt("SELECT CAST(sequence_number AS TEXT) FROM orchestration_events WHERE"
+                        " correlation_id = '%.*s' ORDER BY sequence_number ASC",
+                        STR_ARG(fixture_uuid_text(trace))));
+    CHECK(text_is(lines, "1\n3\n4\n6\n7\n"), "%.*s", STR_ARG(lines));
+    CHECK(fixture_int(
+              &c, "SELECT COUNT(*) FROM (SELECT run_id FROM orchestration_events GROUP BY run_id"
+                  " HAVING COUNT(DISTINCT correlation_id) <> 1) x") == 0);
     /* Page by page it is the same. */
     CHECK(ledger_read_correlation(c.ledger, STR_NONE, trace, 3, 2, &c.arena, &page, &err) == ST_OK,
           "%s", err.msg);
     CHECK(page.count == 2 && page.records[0].seq == 4 && page.records[1].seq == 6);
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 /* ---- 6.2 ---- */
 
 /* The example of CANON: five events, each caused by the one before. Fills their ids. */
-static void append_example(struct canon *c, uuid ids[5]) {
-    str effect = canon_uuid_text(uuid_v4());
-    canon_put(c, canon_event("StepStarted", "r1", "s",
-                             1)); /* not part of it: a step must start before it completes */
-    struct append_item items[] = {signal_for("r1"), canon_event("RunStarted", "r1", NULL, 1),
-                                  canon_event("StepCompleted", "r1", "s", 1),
-                                  canon_fact(EVENT_EFFECT_REQUESTED, "r1", effect, 1, "{}"),
-                                  canon_fact(EVENT_EFFECT_COMPLETED, "r1", effect, 1, "{}")};
+static void append_example(struct fixture *c, uuid ids[5]) {
+    str effect = fixture_uuid_text(uuid_v4());
+    fixture_put(c, fixture_item("StepStarted", "r1", "s",
+                                1)); /* not part of it: a step must start before it completes */
+    struct append_item items[] = {signal_for("r1"), fixture_item("RunStarted", "r1", NULL, 1),
+                                  fixture_item("StepCompleted", "r1", "s", 1),
+                                  fixture_fact(EVENT_EFFECT_REQUESTED, "r1", effect, 1, "{}"),
+                                  fixture_fact(EVENT_EFFECT_COMPLETED, "r1", effect, 1, "{}")};
     for (size_t i = 0; i < COUNT_OF(items); i++) {
         ids[i] = items[i].event.event_id;
         if (i > 0) items[i].cause = &ids[i - 1];
         if (items[i].event.type == EVENT_EFFECT_COMPLETED) { /* nor is this: somebody executes it */
-            struct append_item taken = canon_fact(EVENT_EFFECT_EXECUTING, "r1", effect, 1, "{}");
+            struct append_item taken = fixture_fact(EVENT_EFFECT_EXECUTING, "r1", effect, 1, "{}");
             taken.cause = &ids[i - 1];
-            canon_put(c, taken);
+            fixture_put(c, taken);
         }
-        canon_put(c, items[i]);
+        fixture_put(c, items[i]);
     }
 }
 
 /* CE-6.2-1: each event of the example points to the event that triggered it. */
 TEST_DB(canon_causation_is_set) {
-    struct canon c;
+    struct fixture c;
     uuid ids[5];
-    canon_open(&c, url);
+    fixture_open(&c, url);
     append_example(&c, ids);
-    str lines = canon_lines(
+    str lines = fixture_lines(
         &c, "SELECT e.event_type||' '||x.event_type FROM orchestration_events e"
             " JOIN orchestration_events x ON x.id = e.causation_id ORDER BY e.position");
-    CHECK(canon_str_is(lines,
-                       "SIGNAL_RECEIVED STEP_STARTED\nRUN_STARTED SIGNAL_RECEIVED\nSTEP_COMPLETED "
-                       "RUN_STARTED\n"
-                       "EFFECT_REQUESTED STEP_COMPLETED\nEFFECT_EXECUTING EFFECT_REQUESTED\n"
-                       "EFFECT_COMPLETED EFFECT_REQUESTED\n"),
+    CHECK(text_is(lines,
+                  "SIGNAL_RECEIVED STEP_STARTED\nRUN_STARTED SIGNAL_RECEIVED\nSTEP_COMPLETED "
+                  "RUN_STARTED\n"
+                  "EFFECT_REQUESTED STEP_COMPLETED\nEFFECT_EXECUTING EFFECT_REQUESTED\n"
+                  "EFFECT_COMPLETED EFFECT_REQUESTED\n"),
           "%.*s", STR_ARG(lines));
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 /* CE-6.2-1: a producer that names no cause gets one: the newest event of the step, else of the run.
  */
 TEST_DB(canon_causation_has_a_default) {
-    struct canon c;
-    canon_open(&c, url);
-    canon_put(&c, signal_for("r1"));
-    canon_put(&c, canon_event("RunStarted", "r1", NULL, 1));
-    canon_put(&c, canon_event("StepStarted", "r1", "a", 1));
-    canon_put(&c, canon_event("StepStarted", "r1", "b", 1));
-    canon_put(&c, canon_event("StepCompleted", "r1", "a", 1));
-    canon_reopen(&c);
-    canon_put(&c, canon_event("StepCompleted", "r1", "b", 1));
-    canon_put(&c, canon_event("RunCompleted", "r1", NULL, 1));
-    str lines = canon_lines(
+    struct fixture c;
+    fixture_open(&c, url);
+    fixture_put(&c, signal_for("r1"));
+    fixture_put(&c, fixture_item("RunStarted", "r1", NULL, 1));
+    fixture_put(&c, fixture_item("StepStarted", "r1", "a", 1));
+    fixture_put(&c, fixture_item("StepStarted", "r1", "b", 1));
+    fixture_put(&c, fixture_item("StepCompleted", "r1", "a", 1));
+    fixture_reopen(&c);
+    fixture_put(&c, fixture_item("StepCompleted", "r1", "b", 1));
+    fixture_put(&c, fixture_item("RunCompleted", "r1", NULL, 1));
+    str lines = fixture_lines(
         &c, "SELECT e.sequence_number||'<'||x.sequence_number FROM orchestration_events e"
             " JOIN orchestration_events x ON x.id = e.causation_id ORDER BY e.position");
-    CHECK(canon_str_is(lines, "2<1\n3<2\n4<2\n5<3\n6<4\n7<6\n"), "%.*s", STR_ARG(lines));
-    canon_close(&c);
+    CHECK(text_is(lines, "2<1\n3<2\n4<2\n5<3\n6<4\n7<6\n"), "%.*s", STR_ARG(lines));
+    fixture_close(&c);
 }
 
 /* CE-6.2-2, CE-11-6: an event cannot be caused by itself, by a later one, or by another tenant's; a
  * scan finds no link that does not point back. */
 TEST_DB(canon_causation_points_back) {
-    struct canon c;
-    canon_open(&c, url);
-    struct append_item later = canon_event("RunStarted", "r2", NULL, 1);
-    struct append_item early = canon_event("RunStarted", "r1", NULL, 1);
+    struct fixture c;
+    fixture_open(&c, url);
+    struct append_item later = fixture_item("RunStarted", "r2", NULL, 1);
+    struct append_item early = fixture_item("RunStarted", "r1", NULL, 1);
     early.cause = &early.event.event_id;
-    canon_refused(&c, early, ST_INVALID, "CAUSE_NOT_FOUND");
+    fixture_refused(&c, early, ST_INVALID, "CAUSE_NOT_FOUND");
     early.cause = &later.event.event_id;
-    canon_refused(&c, early, ST_INVALID, "CAUSE_NOT_FOUND");
+    fixture_refused(&c, early, ST_INVALID, "CAUSE_NOT_FOUND");
     struct append_item both[] = {early, later}; /* also not by a later one of the same commit */
     struct append_result results[2];
-    canon_batch(&c, both, 2, false, results);
+    fixture_batch(&c, both, 2, false, results);
     CHECK(results[0].code == ST_INVALID && results[1].code == ST_OK);
 
-    struct append_item foreign = canon_event("RunStarted", "r3", NULL, 1);
+    struct append_item foreign = fixture_item("RunStarted", "r3", NULL, 1);
     foreign.event.tenant_id = STR("globex");
-    canon_rekey(&foreign);
+    fixture_rekey(&foreign);
     foreign.cause = &later.event.event_id;
-    canon_refused(&c, foreign, ST_INVALID, "CAUSE_NOT_FOUND");
-    canon_random_workload(&c, "w", 8, canon_scaled(400, 100), 11);
-    CHECK(canon_int(&c,
-                    "SELECT COUNT(*) FROM orchestration_events WHERE cause_position >= position") ==
+    fixture_refused(&c, foreign, ST_INVALID, "CAUSE_NOT_FOUND");
+    fixture_random_workload(&c, "w", 8, fixture_scaled(400, 100), 11);
+    CHECK(fixture_int(
+              &c, "SELECT COUNT(*) FROM orchestration_events WHERE cause_position >= position") ==
           0);
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM orchestration_events e JOIN orchestration_events x "
-                        "ON x.position ="
-                        " e.cause_position WHERE x.tenant_id <> e.tenant_id OR x.sequence_number "
-                        ">= e.sequence_number") == 0);
-    CHECK(canon_int(&c,
-                    "SELECT COUNT(*) FROM orchestration_events WHERE cause_position IS NOT NULL") >
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM orchestration_events e JOIN orchestration_events x "
+                          "ON x.position ="
+                          " e.cause_position WHERE x.tenant_id <> e.tenant_id OR x.sequence_number "
+                          ">= e.sequence_number") == 0);
+    CHECK(fixture_int(
+              &c, "SELECT COUNT(*) FROM orchestration_events WHERE cause_position IS NOT NULL") >
           10);
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 /* CE-6.2-3: the root of a chain has no cause. */
 TEST_DB(canon_the_root_has_no_cause) {
-    struct canon c;
-    canon_open(&c, url);
-    canon_put(&c, signal_for("r1"));
-    canon_put(&c, canon_event("RunStarted", "r1", NULL, 1));
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM orchestration_events WHERE causation_id IS NULL") ==
+    struct fixture c;
+    fixture_open(&c, url);
+    fixture_put(&c, signal_for("r1"));
+    fixture_put(&c, fixture_item("RunStarted", "r1", NULL, 1));
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM orchestration_events WHERE causation_id IS NULL") ==
           1);
-    CHECK(canon_str_is(
-        canon_text(&c, "SELECT event_type FROM orchestration_events WHERE causation_id IS NULL"),
+    CHECK(text_is(
+        fixture_text(&c, "SELECT event_type FROM orchestration_events WHERE causation_id IS NULL"),
         "SIGNAL_RECEIVED"));
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 /* CE-6.2-4: the chain of the example, from the event to its root, by the library and by CANON's own
  * query. */
 TEST_DB(canon_causality_query_walks_to_the_root) {
-    struct canon c;
+    struct fixture c;
     uuid ids[5];
     struct event_page page;
     bool more = true;
     struct error err = {0};
-    canon_open(&c, url);
+    fixture_open(&c, url);
     append_example(&c, ids);
     CHECK(ledger_causes(c.ledger, ids[4], 100, &c.arena, &page, &more, &err) == ST_OK, "%s",
           err.msg);
@@ -229,37 +230,37 @@ TEST_DB(canon_causality_query_walks_to_the_root) {
     for (size_t depth = 0; depth < 5; depth++) {
         CHECK(uuid_eq(page.records[depth].event.event_id, ids[4 - depth]), "depth %zu", depth);
     }
-    str lines = canon_lines(
+    str lines = fixture_lines(
         &c,
-        canon_fmt(
+        fixture_fmt(
             "WITH RECURSIVE causality AS (SELECT id, event_type, causation_id, 0 AS depth"
             " FROM orchestration_events WHERE id = '%.*s' UNION ALL"
             " SELECT e.id, e.event_type, e.causation_id, c.depth + 1 FROM orchestration_events e"
             " JOIN causality c ON e.id = c.causation_id)"
             " SELECT depth||' '||event_type FROM causality ORDER BY depth ASC",
-            STR_ARG(canon_uuid_text(ids[4]))));
-    CHECK(canon_str_is(lines, "0 EFFECT_COMPLETED\n1 EFFECT_REQUESTED\n2 STEP_COMPLETED\n3 "
-                              "RUN_STARTED\n4 SIGNAL_RECEIVED\n"
-                              "5 STEP_STARTED\n"),
+            STR_ARG(fixture_uuid_text(ids[4]))));
+    CHECK(text_is(lines, "0 EFFECT_COMPLETED\n1 EFFECT_REQUESTED\n2 STEP_COMPLETED\n3 "
+                         "RUN_STARTED\n4 SIGNAL_RECEIVED\n"
+                         "5 STEP_STARTED\n"),
           "%.*s", STR_ARG(lines));
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 /* CE-6.2-4: it works on a chain of 10,000 ancestors, also in SQL. */
 TEST_DB(canon_causality_chain_of_10000) {
     enum { CHAIN = 10000, LOT = 2000 };
-    struct canon c;
+    struct fixture c;
     struct event_page page;
     bool more = true;
     struct error err = {0};
     uuid newest = {{0}};
-    canon_open(&c, url);
+    fixture_open(&c, url);
     for (int done = 0; done < CHAIN; done += LOT) {
         static struct append_item items[LOT];
         static struct append_result results[LOT];
         for (int i = 0; i < LOT; i++)
-            items[i] = canon_event("RunNoted", "r1", NULL, done + i + 1);
-        canon_batch(&c, items, LOT, true, results);
+            items[i] = fixture_item("RunNoted", "r1", NULL, done + i + 1);
+        fixture_batch(&c, items, LOT, true, results);
         newest = results[LOT - 1].event_id;
     }
     CHECK(ledger_causes(c.ledger, newest, CHAIN + 1, &c.arena, &page, &more, &err) == ST_OK, "%s",
@@ -270,14 +271,14 @@ TEST_DB(canon_causality_chain_of_10000) {
     CHECK(ledger_causes(c.ledger, newest, 10, &c.arena, &page, &more, &err) == ST_OK &&
           page.count == 10 && more);
     int64_t depth =
-        canon_int(&c, "WITH RECURSIVE causality AS (SELECT position, cause_position, 0 AS depth "
-                      "FROM orchestration_events"
-                      " WHERE position = (SELECT last_position FROM tenants) UNION ALL"
-                      " SELECT e.position, e.cause_position, c.depth + 1 FROM causality c"
-                      " JOIN orchestration_events e ON e.position = c.cause_position)"
-                      " SELECT MAX(depth) FROM causality");
+        fixture_int(&c, "WITH RECURSIVE causality AS (SELECT position, cause_position, 0 AS depth "
+                        "FROM orchestration_events"
+                        " WHERE position = (SELECT last_position FROM tenants) UNION ALL"
+                        " SELECT e.position, e.cause_position, c.depth + 1 FROM causality c"
+                        " JOIN orchestration_events e ON e.position = c.cause_position)"
+                        " SELECT MAX(depth) FROM causality");
     CHECK(depth == CHAIN - 1, "%lld", (long long)depth);
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 /* ---- 6.3 ---- */
@@ -323,10 +324,10 @@ static void make_items(struct producer *p) {
         for (int i = 0; i < EVENTS_A_CALL; i++) {
             int tenant = (call + i) % 3;
             struct append_item *item = &p->items[call][i];
-            *item = canon_event("RunNoted", canon_fmt("p%d-%d", p->number, tenant), NULL,
-                                call * EVENTS_A_CALL + i + 1);
+            *item = fixture_item("RunNoted", fixture_fmt("p%d-%d", p->number, tenant), NULL,
+                                 call * EVENTS_A_CALL + i + 1);
             item->event.tenant_id = tenants[tenant];
-            canon_rekey(item);
+            fixture_rekey(item);
         }
     }
 }
@@ -349,12 +350,12 @@ static void follow(struct ledger *reader, str tenant, int64_t *last, struct aren
 /* CE-6.3-1, CE-6.3-3: while many threads append, a reader sees each tenant's numbers appear one
  * after the other, never a lower one after a higher one, never one twice. */
 TEST_DB(canon_sequence_appears_in_order_and_once) {
-    struct canon c;
+    struct fixture c;
     struct writer *writer = NULL;
     struct ledger *reader = NULL;
     struct error err = {0};
     static struct producer producers[PRODUCERS];
-    canon_open(&c, url);
+    fixture_open(&c, url);
     CHECK(ledger_open_reader(url, &reader, &err) == ST_OK, "%s", err.msg);
     CHECK(writer_open(c.ledger, NULL, &writer, &err) == ST_OK, "%s", err.msg);
     for (int i = 0; i < PRODUCERS; i++) {
@@ -384,25 +385,25 @@ TEST_DB(canon_sequence_appears_in_order_and_once) {
     ledger_close(reader);
     writer_close(writer); /* and the ledger */
     CHECK(ledger_open(url, &c.options, &c.ledger, &err) == ST_OK, "%s", err.msg);
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM orchestration_events") == ALL_EVENTS);
-    CHECK(canon_int(
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM orchestration_events") == ALL_EVENTS);
+    CHECK(fixture_int(
               &c,
               "SELECT COUNT(*) FROM (SELECT tenant_id, sequence_number FROM orchestration_events"
               " GROUP BY tenant_id, sequence_number HAVING COUNT(*) > 1) x") == 0);
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 /* CE-6.3-2: the store numbers events; a number that a producer supplies is refused. */
 TEST(canon_sequence_number_cannot_be_supplied) {
     static const char *const members[] = {"\"sequenceNumber\":7", "\"runSeq\":7",
-                                          "\"persistedAt\":\"2026-01-04T12:00:00Z\""};
+                                          "\"persistedAt\":\"2026-02-16T08:00:00Z\""};
     struct arena arena;
     struct buf b;
     struct error err = {0};
     struct event out;
     arena_init(&arena, 4096, SIZE_MAX);
     for (size_t i = 0; i < COUNT_OF(members); i++) {
-        struct append_item item = canon_event("RunStarted", "r1", NULL, 1);
+        struct append_item item = fixture_item("RunStarted", "r1", NULL, 1);
         buf_init(&b, EVENT_BYTES_MAX);
         event_write_json(&item.event, &b);
         CHECK(event_parse(buf_str(&b), &arena, &out, &err) == ST_OK, "%s", err.msg);
@@ -419,61 +420,61 @@ TEST(canon_sequence_number_cannot_be_supplied) {
 TEST_DB(canon_replay_follows_the_sequence_not_the_time) {
     static const char *const life[] = {"RunQueued", "RunStarted", "RunPaused", "RunResumed",
                                        "RunCompleted"};
-    struct canon c;
+    struct fixture c;
     struct event_page page;
     struct run run;
     struct error err = {0};
-    canon_open(&c, url);
+    fixture_open(&c, url);
     for (int backwards = 0; backwards < 2; backwards++) {
-        const char *name = canon_fmt("r%d", backwards);
+        const char *name = fixture_fmt("r%d", backwards);
         for (size_t i = 0; i < COUNT_OF(life); i++) {
-            struct append_item item = canon_event(life[i], name, NULL, 1);
+            struct append_item item = fixture_item(life[i], name, NULL, 1);
             item.event.emitted_ns -= (int64_t)i * 1000000000;
             if (backwards) c.now_us -= 1000000;
-            canon_put(&c, item);
+            fixture_put(&c, item);
         }
         CHECK(ledger_read_run(c.ledger, str_c(name), 0, 100, &c.arena, &page, &err) == ST_OK, "%s",
               err.msg);
         CHECK(page.count == COUNT_OF(life));
         for (size_t i = 0; i < page.count; i++) {
-            CHECK(canon_str_is(page.records[i].event.type_name, life[i]), "event %zu", i);
+            CHECK(text_is(page.records[i].event.type_name, life[i]), "event %zu", i);
             CHECK(page.records[i].run_seq == (int64_t)i + 1 &&
-                  page.records[i].persisted_us == CANON_EPOCH_US);
+                  page.records[i].persisted_us == FIXTURE_NOW_US);
         }
         CHECK(ledger_replay(c.ledger, str_c(name), 0, false, &c.arena, &run, NULL, &err) == ST_OK,
               "%s", err.msg);
         CHECK(run.head.status == RUN_COMPLETED && !run.head.inconsistent);
     }
-    CHECK(canon_int(&c, "SELECT COUNT(DISTINCT occurred_at) FROM orchestration_events") == 1);
-    canon_clean(&c);
-    canon_close(&c);
+    CHECK(fixture_int(&c, "SELECT COUNT(DISTINCT occurred_at) FROM orchestration_events") == 1);
+    fixture_clean(&c);
+    fixture_close(&c);
 }
 
 /* CE-6.3-5: the replay query asks for tenant and correlation: of two tenants with one
  * correlation_id, only the asked one's events. */
 TEST_DB(canon_replay_query_keeps_tenants_apart) {
-    struct canon c;
+    struct fixture c;
     uuid trace = uuid_v4();
     struct event_page page;
     struct error err = {0};
-    canon_open(&c, url);
+    fixture_open(&c, url);
     for (int t = 0; t < 2; t++) {
-        struct append_item item = canon_event("RunStarted", canon_fmt("r%d", t), NULL, 1);
+        struct append_item item = fixture_item("RunStarted", fixture_fmt("r%d", t), NULL, 1);
         item.event.tenant_id = tenants[t];
-        canon_rekey(&item);
+        fixture_rekey(&item);
         item.correlation = &trace;
-        canon_put(&c, item);
+        fixture_put(&c, item);
     }
     CHECK(ledger_read_correlation(c.ledger, STR("globex"), trace, 0, 10, &c.arena, &page, &err) ==
               ST_OK,
           "%s", err.msg);
-    CHECK(page.count == 1 && canon_str_is(page.records[0].event.run_id, "r1"));
-    str lines = canon_lines(
-        &c, canon_fmt(
+    CHECK(page.count == 1 && text_is(page.records[0].event.run_id, "r1"));
+    str lines = fixture_lines(
+        &c, fixture_fmt(
                 "SELECT event_type||' '||run_id FROM orchestration_events WHERE tenant_id = '%.*s'"
                 " AND correlation_id = '%.*s' ORDER BY sequence_number ASC",
-                STR_ARG(canon_uuid_text(event_tenant_uuid(STR("acme")))),
-                STR_ARG(canon_uuid_text(trace))));
-    CHECK(canon_str_is(lines, "RUN_STARTED r0\n"), "%.*s", STR_ARG(lines));
-    canon_close(&c);
+                STR_ARG(fixture_uuid_text(event_tenant_uuid(STR("acme")))),
+                STR_ARG(fixture_uuid_text(trace))));
+    CHECK(text_is(lines, "RUN_STARTED r0\n"), "%.*s", STR_ARG(lines));
+    fixture_close(&c);
 }

@@ -1,80 +1,81 @@
 /* What an append promises: all or nothing, once, with the same answer each time. */
 #include "base/limits.h"
-#include "conformance/canon_helper.h"
+#include "conformance/fixture.h"
 
 static struct append_item in_tenant(struct append_item item, const char *tenant) {
     item.event.tenant_id = str_c(tenant);
-    canon_rekey(&item);
+    fixture_rekey(&item);
     return item;
 }
 
 /* ---- atomic batches ---- */
 
 /* The batch must be refused as a whole because of item `bad`, and leave nothing. */
-static void check_taken_back(struct canon *c, struct append_item *items, size_t count, size_t bad,
+static void check_taken_back(struct fixture *c, struct append_item *items, size_t count, size_t bad,
                              const char *reason) {
     struct append_result results[8];
-    str state = canon_state_dump(c);
-    str events = canon_lines(c, "SELECT id FROM orchestration_events ORDER BY position");
-    int64_t runs = canon_int(c, "SELECT COUNT(*) FROM ledger_run");
-    canon_batch(c, items, count, true, results);
+    str state = fixture_state_dump(c);
+    str events = fixture_lines(c, "SELECT id FROM orchestration_events ORDER BY position");
+    int64_t runs = fixture_int(c, "SELECT COUNT(*) FROM ledger_run");
+    fixture_batch(c, items, count, true, results);
     for (size_t i = 0; i < count; i++) {
         CHECK(results[i].code == results[bad].code && strcmp(results[i].err->reason, reason) == 0,
               "item %zu", i);
         CHECK(results[i].seq == 0 && results[i].run_seq == 0 && !results[i].duplicate, "item %zu",
               i);
-        const char *blame = canon_fmt("item %zu of the batch", bad + 1);
+        const char *blame = fixture_fmt("item %zu of the batch", bad + 1);
         CHECK(i == bad || strstr(results[i].err->msg, blame), "item %zu: %s", i,
               results[i].err->msg);
     }
-    CHECK(str_eq(state, canon_state_dump(c)) &&
-          canon_int(c, "SELECT COUNT(*) FROM ledger_run") == runs);
-    CHECK(str_eq(events, canon_lines(c, "SELECT id FROM orchestration_events ORDER BY position")));
-    canon_clean(c);
+    CHECK(str_eq(state, fixture_state_dump(c)) &&
+          fixture_int(c, "SELECT COUNT(*) FROM ledger_run") == runs);
+    CHECK(
+        str_eq(events, fixture_lines(c, "SELECT id FROM orchestration_events ORDER BY position")));
+    fixture_clean(c);
 }
 
 /* One bad item takes everything back: state, new runs, new tenants' events; and what follows is
  * numbered as if it had not been. */
 TEST_DB(care_atomic_refusal_takes_everything_back) {
-    struct canon c;
-    canon_open(&c, url);
-    canon_put(&c, canon_event("RunStarted", "r1", NULL, 1));
-    canon_put(&c, canon_event("StepStarted", "r1", "s", 1));
+    struct fixture c;
+    fixture_open(&c, url);
+    fixture_put(&c, fixture_item("RunStarted", "r1", NULL, 1));
+    fixture_put(&c, fixture_item("StepStarted", "r1", "s", 1));
     struct append_item mixed[] = {
-        canon_event("StepCompleted", "r1", "s", 1), canon_event("StepStarted", "r1", "t", 1),
-        canon_event("RunStarted", "r1", NULL, 2), canon_event("RunCompleted", "r1", NULL, 1)};
+        fixture_item("StepCompleted", "r1", "s", 1), fixture_item("StepStarted", "r1", "t", 1),
+        fixture_item("RunStarted", "r1", NULL, 2), fixture_item("RunCompleted", "r1", NULL, 1)};
     check_taken_back(&c, mixed, 4, 2, "INVALID_TRANSITION");
-    struct append_item opens[] = {canon_event("RunStarted", "new", NULL, 1),
-                                  canon_event("StepStarted", "new", "s", 1),
-                                  in_tenant(canon_event("RunStarted", "far", NULL, 1), "globex"),
-                                  canon_event("StepCompleted", "new", "other", 1)};
+    struct append_item opens[] = {fixture_item("RunStarted", "new", NULL, 1),
+                                  fixture_item("StepStarted", "new", "s", 1),
+                                  in_tenant(fixture_item("RunStarted", "far", NULL, 1), "globex"),
+                                  fixture_item("StepCompleted", "new", "other", 1)};
     check_taken_back(&c, opens, 4, 3, "INVALID_TRANSITION");
     struct append_item again[] = {
-        canon_event("RunStarted", "r1", NULL, 1), canon_event("StepStarted", "r1", "u", 1),
-        canon_event("StepStarted", "r1", "u", 1), canon_event("StepSkipped", "r1", "s", 1)};
+        fixture_item("RunStarted", "r1", NULL, 1), fixture_item("StepStarted", "r1", "u", 1),
+        fixture_item("StepStarted", "r1", "u", 1), fixture_item("StepSkipped", "r1", "s", 1)};
     check_taken_back(&c, again, 4, 3,
                      "INVALID_TRANSITION"); /* a duplicate of the store, one of the batch */
-    struct append_item first[] = {canon_event("RunResumed", "r1", NULL, 1),
-                                  canon_event("RunNoted", "r1", NULL, 1)};
+    struct append_item first[] = {fixture_item("RunResumed", "r1", NULL, 1),
+                                  fixture_item("RunNoted", "r1", NULL, 1)};
     check_taken_back(&c, first, 2, 0, "INVALID_TRANSITION");
 
-    CHECK(canon_put(&c, opens[0]).seq == 3);
-    CHECK(canon_put(&c, mixed[0]).run_seq == 3);
-    canon_clean(&c);
-    canon_close(&c);
+    CHECK(fixture_put(&c, opens[0]).seq == 3);
+    CHECK(fixture_put(&c, mixed[0]).run_seq == 3);
+    fixture_clean(&c);
+    fixture_close(&c);
 }
 
 /* A refused batch between others of the same commit: its neighbours stay. */
 TEST_DB(care_a_refused_batch_leaves_its_neighbours) {
-    struct canon c;
+    struct fixture c;
     struct error err = {0};
-    canon_open(&c, url);
-    struct append_item good[] = {canon_event("RunStarted", "r1", NULL, 1)};
-    struct append_item bad[] = {canon_event("RunPaused", "r1", NULL, 1),
-                                canon_event("RunStarted", "r2", NULL, 1),
-                                canon_event("RunStarted", "r2", NULL, 2)};
-    struct append_item late[] = {canon_event("RunStarted", "r2", NULL, 1),
-                                 canon_event("RunCompleted", "r1", NULL, 1)};
+    fixture_open(&c, url);
+    struct append_item good[] = {fixture_item("RunStarted", "r1", NULL, 1)};
+    struct append_item bad[] = {fixture_item("RunPaused", "r1", NULL, 1),
+                                fixture_item("RunStarted", "r2", NULL, 1),
+                                fixture_item("RunStarted", "r2", NULL, 2)};
+    struct append_item late[] = {fixture_item("RunStarted", "r2", NULL, 1),
+                                 fixture_item("RunCompleted", "r1", NULL, 1)};
     struct append_result res[3][3];
     struct append_request reqs[] = {
         {.items = good, .count = 1, .atomic = true, .results = res[0], .arena = &c.arena},
@@ -87,42 +88,42 @@ TEST_DB(care_a_refused_batch_leaves_its_neighbours) {
           res[1][2].code == ST_CONFLICT);
     CHECK(res[2][0].code == ST_OK && res[2][0].seq == 2 && res[2][1].code == ST_OK &&
           res[2][1].run_seq == 2);
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM orchestration_events") == 3);
-    canon_clean(&c);
-    canon_close(&c);
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM orchestration_events") == 3);
+    fixture_clean(&c);
+    fixture_close(&c);
 }
 
 /* Without `atomic` each item stands for itself. */
 TEST_DB(care_items_stand_for_themselves) {
-    struct canon c;
+    struct fixture c;
     struct append_result results[4];
-    canon_open(&c, url);
+    fixture_open(&c, url);
     struct append_item items[] = {
-        canon_event("RunPaused", "r1", NULL, 1), canon_event("RunStarted", "r1", NULL, 1),
-        canon_event("RunStarted", "r1", NULL, 2), canon_event("RunCompleted", "r1", NULL, 1)};
-    canon_batch(&c, items, 4, false, results);
+        fixture_item("RunPaused", "r1", NULL, 1), fixture_item("RunStarted", "r1", NULL, 1),
+        fixture_item("RunStarted", "r1", NULL, 2), fixture_item("RunCompleted", "r1", NULL, 1)};
+    fixture_batch(&c, items, 4, false, results);
     CHECK(results[0].code == ST_CONFLICT && results[1].code == ST_OK &&
           results[2].code == ST_CONFLICT && results[3].code == ST_OK);
     CHECK(results[1].run_seq == 1 && results[3].run_seq == 2);
     struct error err = {0};
     CHECK(ledger_append(c.ledger, NULL, 0, &err) == ST_OK); /* nothing to do is fine */
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 enum { LARGE_RUNS = 150, LARGE_EACH = 4, LARGE_ITEMS = LARGE_RUNS * LARGE_EACH };
 
 /* Runs of four events; of every ninth the third is refused, of every 25th the first is stored. */
-static void make_large(struct canon *c, struct append_item items[LARGE_ITEMS]) {
+static void make_large(struct fixture *c, struct append_item items[LARGE_ITEMS]) {
     for (int i = 0; i < LARGE_RUNS; i++) {
         static char names[LARGE_RUNS][16];
         snprintf(names[i], sizeof(names[i]), "run-%d", i);
         struct append_item *at = &items[(size_t)i * LARGE_EACH];
-        at[0] = canon_event("RunStarted", names[i], NULL, 1);
-        at[1] = canon_event("StepStarted", names[i], "s", 1);
-        at[2] = canon_event(i % 9 == 0 ? "RunResumed" : "StepCompleted", names[i],
-                            i % 9 == 0 ? NULL : "s", 1);
-        at[3] = canon_event("RunCompleted", names[i], NULL, 1);
-        if (i % 25 == 24) canon_put(c, at[0]);
+        at[0] = fixture_item("RunStarted", names[i], NULL, 1);
+        at[1] = fixture_item("StepStarted", names[i], "s", 1);
+        at[2] = fixture_item(i % 9 == 0 ? "RunResumed" : "StepCompleted", names[i],
+                             i % 9 == 0 ? NULL : "s", 1);
+        at[3] = fixture_item("RunCompleted", names[i], NULL, 1);
+        if (i % 25 == 24) fixture_put(c, at[0]);
     }
 }
 
@@ -145,17 +146,17 @@ TEST_DB(care_a_large_group_is_stored_whole) {
     enum { HALF = LARGE_ITEMS / 2 };
     static struct append_item items[LARGE_ITEMS];
     static struct append_result res[LARGE_ITEMS];
-    struct append_item bad[] = {canon_event("RunStarted", "late", NULL, 1),
-                                canon_event("StepStarted", "late", "s", 1),
-                                canon_event("RunResumed", "late", NULL, 1)};
-    struct append_item last[] = {canon_event("RunStarted", "last", NULL, 1)};
+    struct append_item bad[] = {fixture_item("RunStarted", "late", NULL, 1),
+                                fixture_item("StepStarted", "late", "s", 1),
+                                fixture_item("RunResumed", "late", NULL, 1)};
+    struct append_item last[] = {fixture_item("RunStarted", "last", NULL, 1)};
     struct append_result bad_res[3] = {0};
     struct append_result last_res[1] = {0};
-    struct canon c;
+    struct fixture c;
     struct error err = {0};
-    canon_open(&c, url);
+    fixture_open(&c, url);
     make_large(&c, items);
-    int64_t before = canon_int(&c, "SELECT COUNT(*) FROM ledger_event");
+    int64_t before = fixture_int(&c, "SELECT COUNT(*) FROM ledger_event");
     struct append_request reqs[] = {
         {.items = items, .count = HALF, .results = res, .arena = &c.arena},
         {.items = bad, .count = 3, .atomic = true, .results = bad_res, .arena = &c.arena},
@@ -167,11 +168,11 @@ TEST_DB(care_a_large_group_is_stored_whole) {
         int64_t stored = check_large(res, pass == 1);
         CHECK(bad_res[0].code == ST_CONFLICT && bad_res[2].code == ST_CONFLICT);
         CHECK(last_res[0].code == ST_OK && last_res[0].duplicate == (pass == 1));
-        CHECK(canon_int(&c, "SELECT COUNT(*) FROM ledger_event") == stored + 1);
+        CHECK(fixture_int(&c, "SELECT COUNT(*) FROM ledger_event") == stored + 1);
         CHECK(before < stored);
-        canon_clean(&c);
+        fixture_clean(&c);
     }
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 /* ---- once ---- */
@@ -179,56 +180,56 @@ TEST_DB(care_a_large_group_is_stored_whole) {
 /* The same event twice in one commit, and again later, and after a restart: one record, the same
  * answer. */
 TEST_DB(care_a_duplicate_gets_the_first_answer) {
-    struct canon c;
+    struct fixture c;
     struct append_result results[3];
-    canon_open(&c, url);
-    struct append_item first = canon_event_with("RunStarted", "r1", NULL, 1, "{\"a\":1}");
-    struct append_item again = canon_event_with("RunStarted", "r1", NULL, 1, "{\"a\":2}");
+    fixture_open(&c, url);
+    struct append_item first = fixture_item_with("RunStarted", "r1", NULL, 1, "{\"a\":1}");
+    struct append_item again = fixture_item_with("RunStarted", "r1", NULL, 1, "{\"a\":2}");
     struct append_item items[] = {first, again, first};
-    canon_batch(&c, items, 3, false, results);
+    fixture_batch(&c, items, 3, false, results);
     CHECK(!results[0].duplicate && results[1].duplicate && results[2].duplicate);
     for (int pass = 0; pass < 3; pass++) {
         c.now_us += 1000000;
-        struct append_result res = pass < 2 ? canon_try(&c, again) : results[1];
+        struct append_result res = pass < 2 ? fixture_try(&c, again) : results[1];
         CHECK(res.code == ST_OK && res.duplicate && uuid_eq(res.event_id, first.event.event_id),
               "pass %d", pass);
-        CHECK(res.run_seq == 1 && res.seq == 1 && res.persisted_us == CANON_EPOCH_US, "pass %d",
+        CHECK(res.run_seq == 1 && res.seq == 1 && res.persisted_us == FIXTURE_NOW_US, "pass %d",
               pass);
-        canon_reopen(&c);
+        fixture_reopen(&c);
     }
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM orchestration_events") == 1);
-    canon_close(&c);
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM orchestration_events") == 1);
+    fixture_close(&c);
 }
 
 /* A duplicate stays one even when the event would be illegal by now, or names a wrong project. */
 TEST_DB(care_a_duplicate_is_found_before_anything_else) {
-    struct canon c;
-    canon_open(&c, url);
-    canon_finished_run(&c, "r1", 1);
-    struct append_item again = canon_event("StepStarted", "r1", "s0", 1);
+    struct fixture c;
+    fixture_open(&c, url);
+    fixture_finished_run(&c, "r1", 1);
+    struct append_item again = fixture_item("StepStarted", "r1", "s0", 1);
     again.event.project_id = STR("other");
-    canon_rekey(&again);
-    struct append_result res = canon_try(&c, again);
+    fixture_rekey(&again);
+    struct append_result res = fixture_try(&c, again);
     CHECK(res.code == ST_OK && res.duplicate && res.run_seq == 2);
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 /* An eventId names one event of a run. */
 TEST_DB(care_an_event_id_is_used_once_in_a_run) {
-    struct canon c;
+    struct fixture c;
     struct append_result results[2];
-    canon_open(&c, url);
-    struct append_item first = canon_event("RunStarted", "r1", NULL, 1);
-    struct append_item second = canon_event("RunCompleted", "r1", NULL, 1);
+    fixture_open(&c, url);
+    struct append_item first = fixture_item("RunStarted", "r1", NULL, 1);
+    struct append_item second = fixture_item("RunCompleted", "r1", NULL, 1);
     second.event.event_id = first.event.event_id;
     struct append_item both[] = {first, second};
-    canon_batch(&c, both, 2, false, results);
+    fixture_batch(&c, both, 2, false, results);
     CHECK(results[0].code == ST_OK && results[1].code == ST_CONFLICT &&
           strcmp(results[1].err->reason, "EVENT_ID_REUSED") == 0);
-    canon_refused(&c, second, ST_CONFLICT, "EVENT_ID_REUSED");
-    canon_reopen(&c);
-    canon_refused(&c, second, ST_CONFLICT, "EVENT_ID_REUSED");
-    canon_close(&c);
+    fixture_refused(&c, second, ST_CONFLICT, "EVENT_ID_REUSED");
+    fixture_reopen(&c);
+    fixture_refused(&c, second, ST_CONFLICT, "EVENT_ID_REUSED");
+    fixture_close(&c);
 }
 
 /* ---- causes ---- */
@@ -236,32 +237,34 @@ TEST_DB(care_an_event_id_is_used_once_in_a_run) {
 /* A cause is found in the run, in the same commit, in another run, and in the store after a
  * restart; or it is refused. */
 TEST_DB(care_a_cause_must_be_there) {
-    struct canon c;
+    struct fixture c;
     struct append_result results[2];
-    canon_open(&c, url);
-    struct append_item a = canon_event("RunStarted", "a", NULL, 1);
-    struct append_item b = canon_event("RunStarted", "b", NULL, 1);
+    fixture_open(&c, url);
+    struct append_item a = fixture_item("RunStarted", "a", NULL, 1);
+    struct append_item b = fixture_item("RunStarted", "b", NULL, 1);
     b.cause = &a.event.event_id;
     struct append_item both[] = {a, b};
-    canon_batch(&c, both, 2, true, results);
+    fixture_batch(&c, both, 2, true, results);
     CHECK(results[0].code == ST_OK && results[1].code == ST_OK);
-    canon_reopen(&c);
+    fixture_reopen(&c);
     struct append_item late =
-        canon_event("RunStarted", "d", NULL, 1); /* of a run that is not in memory */
+        fixture_item("RunStarted", "d", NULL, 1); /* of a run that is not in memory */
     late.cause = &a.event.event_id;
-    canon_put(&c, late);
+    fixture_put(&c, late);
     uuid nobody = uuid_v4();
-    struct append_item orphan = canon_event("RunNoted", "a", NULL, 1);
-    struct append_item first = canon_event("RunStarted", "e", NULL, 1);
+    struct append_item orphan = fixture_item("RunNoted", "a", NULL, 1);
+    struct append_item first = fixture_item("RunStarted", "e", NULL, 1);
     orphan.cause = &nobody;
-    canon_refused(&c, orphan, ST_INVALID, "CAUSE_NOT_FOUND");
+    fixture_refused(&c, orphan, ST_INVALID, "CAUSE_NOT_FOUND");
     first = in_tenant(first, "nobody");
     first.cause = &nobody;
-    canon_refused(&c, first, ST_INVALID, "CAUSE_NOT_FOUND"); /* of a tenant that has nothing yet */
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM orchestration_events WHERE run_id IN ('b', 'd') AND "
-                        "cause_position ="
-                        " (SELECT base_position + 1 FROM tenants WHERE tenant_id = 'acme')") == 2);
-    canon_close(&c);
+    fixture_refused(&c, first, ST_INVALID,
+                    "CAUSE_NOT_FOUND"); /* of a tenant that has nothing yet */
+    CHECK(fixture_int(&c,
+                      "SELECT COUNT(*) FROM orchestration_events WHERE run_id IN ('b', 'd') AND "
+                      "cause_position ="
+                      " (SELECT base_position + 1 FROM tenants WHERE tenant_id = 'acme')") == 2);
+    fixture_close(&c);
 }
 
 /* ---- time ---- */
@@ -269,39 +272,40 @@ TEST_DB(care_a_cause_must_be_there) {
 /* The clock may step back; persistedAt does not, in this tenant, also after a restart. Another
  * tenant has its own time. */
 TEST_DB(care_persisted_time_never_runs_backwards) {
-    struct canon c;
-    canon_open(&c, url);
-    CHECK(canon_put(&c, canon_event("RunNoted", "r1", NULL, 1)).persisted_us == CANON_EPOCH_US);
+    struct fixture c;
+    fixture_open(&c, url);
+    CHECK(fixture_put(&c, fixture_item("RunNoted", "r1", NULL, 1)).persisted_us == FIXTURE_NOW_US);
     c.now_us -= 3600000000;
-    CHECK(canon_put(&c, canon_event("RunNoted", "r2", NULL, 1)).persisted_us == CANON_EPOCH_US);
-    canon_reopen(&c);
-    CHECK(canon_put(&c, canon_event("RunNoted", "r2", NULL, 2)).persisted_us == CANON_EPOCH_US);
-    CHECK(canon_put(&c, in_tenant(canon_event("RunNoted", "g", NULL, 1), "globex")).persisted_us ==
-          c.now_us);
-    struct append_item bad[] = {canon_event("RunNoted", "r2", NULL, 3),
-                                canon_event("RunPaused", "r2", NULL, 1)};
+    CHECK(fixture_put(&c, fixture_item("RunNoted", "r2", NULL, 1)).persisted_us == FIXTURE_NOW_US);
+    fixture_reopen(&c);
+    CHECK(fixture_put(&c, fixture_item("RunNoted", "r2", NULL, 2)).persisted_us == FIXTURE_NOW_US);
+    CHECK(
+        fixture_put(&c, in_tenant(fixture_item("RunNoted", "g", NULL, 1), "globex")).persisted_us ==
+        c.now_us);
+    struct append_item bad[] = {fixture_item("RunNoted", "r2", NULL, 3),
+                                fixture_item("RunPaused", "r2", NULL, 1)};
     struct append_result results[2];
-    c.now_us = CANON_EPOCH_US + 500;
-    canon_batch(&c, bad, 2, true, results); /* taken back: its time with it */
-    c.now_us = CANON_EPOCH_US + 100;
-    CHECK(canon_put(&c, canon_event("RunNoted", "r2", NULL, 4)).persisted_us == c.now_us);
+    c.now_us = FIXTURE_NOW_US + 500;
+    fixture_batch(&c, bad, 2, true, results); /* taken back: its time with it */
+    c.now_us = FIXTURE_NOW_US + 100;
+    CHECK(fixture_put(&c, fixture_item("RunNoted", "r2", NULL, 4)).persisted_us == c.now_us);
     int64_t seq = 0;
     struct error err = {0};
-    CHECK(ledger_seq_at(c.ledger, STR("acme"), CANON_EPOCH_US, &seq, &err) == ST_OK && seq == 1);
-    CHECK(ledger_seq_at(c.ledger, STR("acme"), CANON_EPOCH_US + 1, &seq, &err) == ST_OK &&
+    CHECK(ledger_seq_at(c.ledger, STR("acme"), FIXTURE_NOW_US, &seq, &err) == ST_OK && seq == 1);
+    CHECK(ledger_seq_at(c.ledger, STR("acme"), FIXTURE_NOW_US + 1, &seq, &err) == ST_OK &&
           seq == 4);
-    CHECK(ledger_seq_at(c.ledger, STR("acme"), CANON_EPOCH_US + 101, &seq, &err) == ST_OK &&
+    CHECK(ledger_seq_at(c.ledger, STR("acme"), FIXTURE_NOW_US + 101, &seq, &err) == ST_OK &&
           seq == 5);
     CHECK(ledger_seq_at(c.ledger, STR("nobody"), 0, &seq, &err) == ST_NOT_FOUND &&
           strcmp(err.reason, "TENANT_NOT_FOUND") == 0);
-    canon_clean(&c);
-    canon_close(&c);
+    fixture_clean(&c);
+    fixture_close(&c);
 }
 
 /* ---- rejections (T17) ---- */
 
-static str rejection(struct canon *c, struct append_item item) {
-    struct append_result res = canon_try(c, item);
+static str rejection(struct fixture *c, struct append_item item) {
+    struct append_result res = fixture_try(c, item);
     CHECK(res.code == ST_CONFLICT && strcmp(res.err->reason, "INVALID_TRANSITION") == 0);
     return arena_str(&c->arena, str_c(res.err->msg));
 }
@@ -309,46 +313,46 @@ static str rejection(struct canon *c, struct append_item item) {
 /* The first refusal is repeated to the letter while the event is illegal, also after a restart, and
  * forgotten once it is legal. */
 TEST_DB(care_a_rejection_is_repeated_then_forgotten) {
-    struct canon c;
-    canon_open(&c, url);
-    canon_put(&c, canon_event("RunQueued", "r1", NULL, 1));
-    struct append_item done = canon_event("RunCompleted", "r1", NULL, 1);
+    struct fixture c;
+    fixture_open(&c, url);
+    fixture_put(&c, fixture_item("RunQueued", "r1", NULL, 1));
+    struct append_item done = fixture_item("RunCompleted", "r1", NULL, 1);
     str first = rejection(&c, done);
-    canon_put(&c, canon_event("RunApproved", "r1", NULL,
-                              1)); /* the run moved; the refusal says what it said */
+    fixture_put(&c, fixture_item("RunApproved", "r1", NULL,
+                                 1)); /* the run moved; the refusal says what it said */
     CHECK(str_eq(first, rejection(&c, done)));
-    canon_reopen(&c);
+    fixture_reopen(&c);
     CHECK(str_eq(first, rejection(&c, done)));
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM ledger_rejection") == 1);
-    canon_put(&c, canon_event("RunStarted", "r1", NULL, 1));
-    canon_put(&c, done);
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM ledger_rejection") == 0);
-    CHECK(canon_try(&c, done).duplicate);
-    str step = rejection(&c, canon_event("StepCompleted", "r1", "s", 1));
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM ledger_rejection") == 1);
+    fixture_put(&c, fixture_item("RunStarted", "r1", NULL, 1));
+    fixture_put(&c, done);
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM ledger_rejection") == 0);
+    CHECK(fixture_try(&c, done).duplicate);
+    str step = rejection(&c, fixture_item("StepCompleted", "r1", "s", 1));
     CHECK(strstr(step.ptr, "attempt 1 of step \"s\" is PENDING"), "%.*s", STR_ARG(step));
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 /* There is a most of them: the oldest are forgotten. */
 TEST_DB(care_rejections_are_bounded) {
-    struct canon c;
-    canon_open(&c, url);
-    canon_put(&c, canon_event("RunStarted", "r1", NULL, 1));
-    const char *fill =
-        canon_fmt("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < %d) "
-                  "INSERT INTO ledger_rejection"
-                  " (rejection_no, tenant_id, key, message) SELECT i, 'acme', 'k'||i, 'old' FROM n",
-                  REJECTIONS_MAX);
-    canon_must_sql(&c, fill);
-    canon_reopen(&c);
+    struct fixture c;
+    fixture_open(&c, url);
+    fixture_put(&c, fixture_item("RunStarted", "r1", NULL, 1));
+    const char *fill = fixture_fmt(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < %d) "
+        "INSERT INTO ledger_rejection"
+        " (rejection_no, tenant_id, key, message) SELECT i, 'acme', 'k'||i, 'old' FROM n",
+        REJECTIONS_MAX);
+    fixture_must_sql(&c, fill);
+    fixture_reopen(&c);
     for (int i = 0; i < 3; i++)
-        rejection(&c, canon_event("RunResumed", "r1", NULL, i + 1));
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM ledger_rejection") == REJECTIONS_MAX);
-    CHECK(canon_int(&c, "SELECT MIN(rejection_no) FROM ledger_rejection") == 4);
+        rejection(&c, fixture_item("RunResumed", "r1", NULL, i + 1));
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM ledger_rejection") == REJECTIONS_MAX);
+    CHECK(fixture_int(&c, "SELECT MIN(rejection_no) FROM ledger_rejection") == 4);
     struct ledger_stats stats;
     struct error err = {0};
     CHECK(ledger_stats(c.ledger, &stats, &err) == ST_OK && stats.rejections == REJECTIONS_MAX);
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 /* ---- memory of runs ---- */
@@ -356,24 +360,24 @@ TEST_DB(care_rejections_are_bounded) {
 /* More runs than the cache holds: what was dropped is read again, and goes on where it was. */
 TEST_DB(care_runs_outlive_the_cache) {
     enum { RUNS = 40, STEPS = 2000 };
-    struct canon c;
+    struct fixture c;
     static struct append_item items[STEPS];
     static struct append_result results[STEPS];
-    canon_open(&c, url);
-    int rounds = canon_scaled(RUNS, 4);
+    fixture_open(&c, url);
+    int rounds = fixture_scaled(RUNS, 4);
     for (int run = 0; run < rounds; run++) { /* about a megabyte of state each */
         for (int i = 0; i < STEPS; i++)
             items[i] =
-                canon_event("StepStarted", canon_fmt("r%d", run), canon_fmt("step-%d", i), 1);
-        canon_batch(&c, items, STEPS, true, results);
+                fixture_item("StepStarted", fixture_fmt("r%d", run), fixture_fmt("step-%d", i), 1);
+        fixture_batch(&c, items, STEPS, true, results);
         CHECK(results[STEPS - 1].code == ST_OK && results[STEPS - 1].run_seq == STEPS);
     }
     for (int run = 0; run < rounds; run++) {
         struct append_result res =
-            canon_put(&c, canon_event("StepCompleted", canon_fmt("r%d", run), "step-7", 1));
+            fixture_put(&c, fixture_item("StepCompleted", fixture_fmt("r%d", run), "step-7", 1));
         CHECK(res.run_seq == STEPS + 1);
-        CHECK(canon_try(&c, canon_event("StepStarted", canon_fmt("r%d", run), "step-9", 1))
+        CHECK(fixture_try(&c, fixture_item("StepStarted", fixture_fmt("r%d", run), "step-9", 1))
                   .duplicate);
     }
-    canon_close(&c);
+    fixture_close(&c);
 }

@@ -1,7 +1,7 @@
 /* Damage below the rows: an index that lost an entry, a tenant's row that is gone. */
 #include <sqlite3.h>
 
-#include "helper.h"
+#include "conformance/fixture.h"
 
 #include "ledger/ledger.h"
 
@@ -11,7 +11,7 @@ static const char *ledger_path(void) {
     return path;
 }
 
-static struct verify_report verify(struct conf *c, bool state) {
+static struct verify_report verify(struct fixture *c, bool state) {
     struct verify_report report;
     struct error err = {0};
     CHECK(ledger_verify(c->ledger, state, NULL, NULL, &c->arena, &report, &err) == ST_OK, "%s",
@@ -20,10 +20,10 @@ static struct verify_report verify(struct conf *c, bool state) {
 }
 
 TEST_DB(care_verify_finds_a_tenant_whose_row_is_gone) {
-    struct conf c;
+    struct fixture c;
     struct error err = {0};
-    conf_open(&c, url, LEDGER_REJECT);
-    conf_program(&c, "run", "RunStarted,StepStarted a,StepCompleted a");
+    fixture_open_as(&c, url, LEDGER_REJECT);
+    fixture_program(&c, "run", "RunStarted,StepStarted a,StepCompleted a");
     CHECK(!verify(&c, true).damaged);
     CHECK(db_exec(ledger_db(c.ledger),
                   "{sqlite:DROP TRIGGER ledger_tenant_no_DELETE}"
@@ -32,7 +32,7 @@ TEST_DB(care_verify_finds_a_tenant_whose_row_is_gone) {
                   &err) == ST_OK,
           "%s", err.msg);
     CHECK(verify(&c, false).damaged);
-    conf_close(&c);
+    fixture_close(&c);
 }
 
 /* Another connection, without the ledger's safeguards. */
@@ -54,14 +54,14 @@ static void damage_index(const char *path) {
 /* SQLite only: an index that lost the entry of a run. Through such a one a look-up finds no run
  * where there is one, and its events would be stored again. */
 TEST(care_verify_finds_an_index_that_lost_a_run) {
-    struct conf c;
+    struct fixture c;
     const char *path = ledger_path();
-    conf_open(&c, str_c(path), LEDGER_REJECT);
-    conf_program(&c, "run", "RunStarted");
+    fixture_open_as(&c, str_c(path), LEDGER_REJECT);
+    fixture_program(&c, "run", "RunStarted");
     CHECK(!verify(&c, true).damaged);
     damage_index(path);
-    conf_reopen(&c, LEDGER_REJECT);
+    fixture_reopen_as(&c, LEDGER_REJECT);
     CHECK(!verify(&c, false).damaged, "the chain is whole");
     CHECK(verify(&c, true).damaged);
-    conf_close(&c);
+    fixture_close(&c);
 }

@@ -3,34 +3,34 @@
 #include <ftw.h>
 
 #include "base/os.h"
-#include "conformance/canon_helper.h"
+#include "conformance/fixture.h"
 #include "ledger/access/access.h"
 
 /* The runs that the page speaks of. */
-static void fill(struct canon *c) {
+static void fill(struct fixture *c) {
     struct append_result res;
     struct error err = {0};
-    canon_put(c, canon_event("RunStarted", "orders-1", NULL, 1));
-    canon_put(
+    fixture_put(c, fixture_item("RunStarted", "orders-1", NULL, 1));
+    fixture_put(
         c,
-        canon_event_with(
+        fixture_item_with(
             "RunProviderLinked", "orders-1", NULL, 1,
             "{\"provider\":\"temporal\",\"workflowId\":\"orders/1\",\"providerRunId\":\"p-1\"}"));
-    canon_put(c, canon_event("StepStarted", "orders-1", "load", 1));
-    canon_put(
-        c, canon_event_with("StepCompleted", "orders-1", "load", 1, "{\"output\":{\"rows\":5}}"));
+    fixture_put(c, fixture_item("StepStarted", "orders-1", "load", 1));
+    fixture_put(
+        c, fixture_item_with("StepCompleted", "orders-1", "load", 1, "{\"output\":{\"rows\":5}}"));
     CHECK(ledger_checkpoint(c->ledger, STR("orders-1"), &res, &c->arena, &err) == ST_OK, "%s",
           err.msg);
-    canon_put(c, canon_event("RunCompleted", "orders-1", NULL, 1));
-    canon_put(c, canon_event("RunStarted", "orders-2", NULL, 1));
+    fixture_put(c, fixture_item("RunCompleted", "orders-1", NULL, 1));
+    fixture_put(c, fixture_item("RunStarted", "orders-2", NULL, 1));
     for (int64_t attempt = 1; attempt <= 2; attempt++) {
-        canon_put(c, canon_event("StepStarted", "orders-2", "load", attempt));
-        canon_put(c, canon_event_with("StepFailed", "orders-2", "load", attempt,
-                                      "{\"error\":\"disk full\"}"));
+        fixture_put(c, fixture_item("StepStarted", "orders-2", "load", attempt));
+        fixture_put(c, fixture_item_with("StepFailed", "orders-2", "load", attempt,
+                                         "{\"error\":\"disk full\"}"));
     }
-    canon_put(c, canon_event("RunFailed", "orders-2", NULL, 1));
-    canon_put(c, canon_event("RunPaused", "orders-2", NULL, 1));  /* too late: an alert */
-    canon_put(c, canon_event("RunStarted", "orders-3", NULL, 1)); /* stays open */
+    fixture_put(c, fixture_item("RunFailed", "orders-2", NULL, 1));
+    fixture_put(c, fixture_item("RunPaused", "orders-2", NULL, 1));  /* too late: an alert */
+    fixture_put(c, fixture_item("RunStarted", "orders-3", NULL, 1)); /* stays open */
     struct audit_entry audit = {.tenant_id = STR("acme"),
                                 .actor = STR("alice"),
                                 .action = STR("run.signal"),
@@ -40,8 +40,8 @@ static void fill(struct canon *c) {
                                 .reason = STR("stuck")};
     struct append_rider rider = {.audit = &audit};
     CHECK(access_ride(c->ledger, &rider, &err) == ST_OK, "%s", err.msg);
-    canon_put(c,
-              canon_fact(EVENT_EFFECT_REQUESTED, "orders-2", canon_uuid_text(uuid_v4()), 1, "{}"));
+    fixture_put(
+        c, fixture_fact(EVENT_EFFECT_REQUESTED, "orders-2", fixture_uuid_text(uuid_v4()), 1, "{}"));
 }
 
 /* The next block between "```sql" and "```", without its semicolon. */
@@ -62,49 +62,48 @@ static bool next_block(str *page, str *sql) {
 }
 
 TEST_DB(care_the_queries_of_the_manual_work) {
-    struct canon c;
+    struct fixture c;
     struct error err = {0};
     str page;
     str sql;
     int queries = 0;
-    if (!path_exists(STR("docs/sql.md")))
-        test_skip("docs/sql.md is not here: run the tests from the repository's folder");
-    canon_open_as(&c, url, LEDGER_RECORD);
+    CHECK(path_exists(STR("docs/sql.md")), "run the tests from the top of the repository");
+    fixture_open_as(&c, url, LEDGER_RECORD);
     fill(&c);
     CHECK(file_read(STR("docs/sql.md"), (size_t)1024 * 1024, &c.arena, &page, &err) == ST_OK, "%s",
           err.msg);
     for (; next_block(&page, &sql); queries++) {
         struct db_stmt *q = NULL;
         bool row = false;
-        const char *text = canon_fmt("%.*s", STR_ARG(sql));
+        const char *text = fixture_fmt("%.*s", STR_ARG(sql));
         CHECK(db_prepare(ledger_db(c.ledger), text, &q, &err) == ST_OK, "%s: %s", text, err.msg);
         CHECK(db_step(q, &row, &err) == ST_OK, "%s: %s", text, err.msg);
         CHECK(row, "found nothing: %s", text);
         db_reset(q);
     }
     CHECK(queries >= 10, "only %d", queries);
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 /* Each column that a view has is listed in its section. */
-static void check_columns(struct canon *c, str page, const char *view) {
-    const char *begin = canon_fmt("\n## %s\n", view);
+static void check_columns(struct fixture *c, str page, const char *view) {
+    const char *begin = fixture_fmt("\n## %s\n", view);
     const char *at = memmem(page.ptr, page.len, begin, strlen(begin));
     CHECK(at, "no section for %s", view);
     const char *stop = strstr(at + strlen(begin), "\n## ");
     str section = str_n(at, stop ? (size_t)(stop - at) : strlen(at));
-    str names =
-        canon_lines(c, db_is_postgres(ledger_db(c->ledger))
-                           ? canon_fmt("SELECT column_name FROM information_schema.columns WHERE"
-                                       " table_schema = current_schema() AND table_name = '%s'",
-                                       view)
-                           : canon_fmt("SELECT name FROM pragma_table_info('%s')", view));
+    str names = fixture_lines(
+        c, db_is_postgres(ledger_db(c->ledger))
+               ? fixture_fmt("SELECT column_name FROM information_schema.columns WHERE"
+                             " table_schema = current_schema() AND table_name = '%s'",
+                             view)
+               : fixture_fmt("SELECT name FROM pragma_table_info('%s')", view));
     CHECK(names.len > 0, "no view %s", view);
     while (names.len > 0) {
         str name;
         CHECK(str_split(names, '\n', &name, &names));
-        const char *plain = canon_fmt("`%.*s`", STR_ARG(name));
-        const char *quoted = canon_fmt("`\"%.*s\"`", STR_ARG(name));
+        const char *plain = fixture_fmt("`%.*s`", STR_ARG(name));
+        const char *quoted = fixture_fmt("`\"%.*s\"`", STR_ARG(name));
         CHECK(memmem(section.ptr, section.len, plain, strlen(plain)) ||
                   memmem(section.ptr, section.len, quoted, strlen(quoted)),
               "%s.%.*s is not documented", view, STR_ARG(name));
@@ -116,17 +115,16 @@ TEST_DB(care_every_column_is_in_the_manual) {
         "run_events", "orchestration_events", "runs",          "steps",
         "alerts",     "run_checkpoints",      "provider_refs", "tenants",
         "audit",      "outbox_events",        "effects"};
-    struct canon c;
+    struct fixture c;
     struct error err = {0};
     str page;
-    if (!path_exists(STR("docs/sql.md")))
-        test_skip("docs/sql.md is not here: run the tests from the repository's folder");
-    canon_open(&c, url);
+    CHECK(path_exists(STR("docs/sql.md")), "run the tests from the top of the repository");
+    fixture_open(&c, url);
     CHECK(file_read(STR("docs/sql.md"), (size_t)1024 * 1024, &c.arena, &page, &err) == ST_OK, "%s",
           err.msg);
     for (size_t i = 0; i < COUNT_OF(views); i++)
         check_columns(&c, page, views[i]);
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 /* ---- docs/events.md ---- */
@@ -134,8 +132,7 @@ TEST_DB(care_every_column_is_in_the_manual) {
 static str read_page(struct arena *arena, const char *path) {
     struct error err = {0};
     str page;
-    if (!path_exists(str_c(path)))
-        test_skip("the manual is not here: run the tests from the repository's folder");
+    CHECK(path_exists(str_c(path)), "run the tests from the top of the repository");
     CHECK(file_read(str_c(path), (size_t)4 * 1024 * 1024, arena, &page, &err) == ST_OK, "%s",
           err.msg);
     return page;
@@ -151,9 +148,9 @@ TEST(care_every_type_is_in_the_manual) {
     str page = read_page(&arena, "docs/events.md");
     for (int i = 1; i < EVENT_TYPE_COUNT; i++) {
         str name = event_type_info((enum event_type)i)->name;
-        const char *row = canon_fmt("\n| %d | `%.*s` |", i, STR_ARG(name));
+        const char *row = fixture_fmt("\n| %d | `%.*s` |", i, STR_ARG(name));
         CHECK(name.len == 0 || page_has(page, row), "%d %.*s", i, STR_ARG(name));
-        CHECK(name.len > 0 || !page_has(page, canon_fmt("\n| %d | ", i)), "%d is not in use", i);
+        CHECK(name.len > 0 || !page_has(page, fixture_fmt("\n| %d | ", i)), "%d is not in use", i);
     }
     arena_release(&arena);
 }
@@ -191,7 +188,7 @@ static int check_source(const char *path, const struct stat *st, int type, struc
         while (n < rest.len && is_code_char(rest.ptr[n]))
             n++;
         if (n < 3 || n == rest.len || rest.ptr[n] != '"' || !ends_in_status(before)) continue;
-        const char *row = canon_fmt("\n| `%.*s` | ", (int)n, rest.ptr);
+        const char *row = fixture_fmt("\n| `%.*s` | ", (int)n, rest.ptr);
         CHECK(page_has(errors_page, row), "%.*s of %s", (int)n, rest.ptr, path);
         codes_seen++;
     }

@@ -1,6 +1,6 @@
 /* Every n-th call of the database and every n-th allocation fails: no crash, no false
  * acknowledgement, nothing twice, and the handle works on. */
-#include "conformance/canon_helper.h"
+#include "conformance/fixture.h"
 #include "ledger/access/access.h"
 
 enum { ITEMS = 9 };
@@ -8,26 +8,26 @@ enum { ITEMS = 9 };
 /* A bit of everything: a new tenant, run, type and plan; a reference; facts; a refusal; a
  * duplicate. */
 static void make_items(int64_t n, const char *kind, struct append_item items[ITEMS]) {
-    const char *run = canon_fmt("%s-%lld", kind, (long long)n);
-    items[0] = canon_event("RunStarted", run, NULL, 1);
-    items[1] = canon_event("StepStarted", run, "s", 1);
-    items[2] = canon_event(canon_fmt("Seen%s%lld", kind, (long long)n), run, NULL, 1);
-    items[3] = canon_event_with("StepCompleted", run, "s", 1, "{\"output\":{}}");
-    items[4] = canon_event_with(
+    const char *run = fixture_fmt("%s-%lld", kind, (long long)n);
+    items[0] = fixture_item("RunStarted", run, NULL, 1);
+    items[1] = fixture_item("StepStarted", run, "s", 1);
+    items[2] = fixture_item(fixture_fmt("Seen%s%lld", kind, (long long)n), run, NULL, 1);
+    items[3] = fixture_item_with("StepCompleted", run, "s", 1, "{\"output\":{}}");
+    items[4] = fixture_item_with(
         "RunProviderLinked", run, NULL, 1,
-        canon_fmt("{\"provider\":\"t\",\"workflowId\":\"%s\",\"providerRunId\":\"p\"}", run));
-    items[5] = canon_fact(EVENT_TOOL_CALLED, run, STR("s"), 1, "{}");
-    items[6] = canon_event("RunStarted", run, NULL, 2); /* refused: it runs already */
-    items[7] = items[0];                                /* a duplicate */
-    items[8] = canon_event("RunCompleted", run, NULL, 1);
+        fixture_fmt("{\"provider\":\"t\",\"workflowId\":\"%s\",\"providerRunId\":\"p\"}", run));
+    items[5] = fixture_fact(EVENT_TOOL_CALLED, run, STR("s"), 1, "{}");
+    items[6] = fixture_item("RunStarted", run, NULL, 2); /* refused: it runs already */
+    items[7] = items[0];                                 /* a duplicate */
+    items[8] = fixture_item("RunCompleted", run, NULL, 1);
     for (int i = 0; i < ITEMS; i++) {
-        items[i].event.tenant_id = str_c(canon_fmt("tenant-%s", run));
-        items[i].event.plan_version = str_c(canon_fmt("%lld", (long long)n));
+        items[i].event.tenant_id = str_c(fixture_fmt("tenant-%s", run));
+        items[i].event.plan_version = str_c(fixture_fmt("%lld", (long long)n));
         event_key_derive(&items[i].event, items[i].event.key);
     }
 }
 
-static status append_items(struct canon *c, struct append_item items[ITEMS],
+static status append_items(struct fixture *c, struct append_item items[ITEMS],
                            struct append_result results[ITEMS], struct error *err) {
     struct receipt receipt = {
         .scope = STR("alice"), .key = items[0].event.run_id, .http_status = 201, .body = STR("{}")};
@@ -61,33 +61,33 @@ static void check_results(const struct append_result results[ITEMS], bool may_be
     CHECK(strcmp(results[REFUSED].err->reason, "INVALID_TRANSITION") == 0);
 }
 
-static int64_t stored_events(struct canon *reader, const struct append_item *item) {
-    return canon_int(reader,
-                     canon_fmt("SELECT COUNT(*) FROM orchestration_events WHERE run_id = '%.*s'",
-                               STR_ARG(item->event.run_id)));
+static int64_t stored_events(struct fixture *reader, const struct append_item *item) {
+    return fixture_int(
+        reader, fixture_fmt("SELECT COUNT(*) FROM orchestration_events WHERE run_id = '%.*s'",
+                            STR_ARG(item->event.run_id)));
 }
 
 /* Riders are there as often as their events were acknowledged or found again: never without them.
  */
-static void check_riders(struct canon *reader, const struct append_item *item, int64_t want) {
+static void check_riders(struct fixture *reader, const struct append_item *item, int64_t want) {
     str run = item->event.run_id;
     int64_t receipts =
-        canon_int(reader, canon_fmt("SELECT COUNT(*) FROM api_receipt WHERE key ="
-                                    " {sqlite:CAST('%.*s' AS BLOB)}{postgres:'%.*s'::bytea}",
-                                    STR_ARG(run), STR_ARG(run)));
-    int64_t audits = canon_int(
-        reader, canon_fmt("SELECT COUNT(*) FROM audit WHERE run_id = '%.*s'", STR_ARG(run)));
+        fixture_int(reader, fixture_fmt("SELECT COUNT(*) FROM api_receipt WHERE key ="
+                                        " {sqlite:CAST('%.*s' AS BLOB)}{postgres:'%.*s'::bytea}",
+                                        STR_ARG(run), STR_ARG(run)));
+    int64_t audits = fixture_int(
+        reader, fixture_fmt("SELECT COUNT(*) FROM audit WHERE run_id = '%.*s'", STR_ARG(run)));
     CHECK(receipts == want && audits == want, "%lld receipts, %lld audit records, not %lld",
           (long long)receipts, (long long)audits, (long long)want);
 }
 
 /* One round: a failing try, then the same again. false when nothing failed. */
-static bool append_with_fault(struct canon *c, struct canon *reader, int64_t n, bool after) {
+static bool append_with_fault(struct fixture *c, struct fixture *reader, int64_t n, bool after) {
     struct append_item items[ITEMS];
     struct append_result results[ITEMS];
     struct error err = {0};
     make_items(n, after ? "After" : "Before", items);
-    canon_fail_at(c, n, after);
+    fixture_fail_at(c, n, after);
     status st = append_items(c, items, results, &err);
     bool failed = st != ST_OK;
     CHECK(!failed || st == ST_RETRY, "call %lld: %s", (long long)n, err.msg);
@@ -107,14 +107,14 @@ static bool append_with_fault(struct canon *c, struct canon *reader, int64_t n, 
     return failed;
 }
 
-static void open_both(struct canon *c, struct canon *reader, str url) {
-    canon_open_faulty(c, url, LEDGER_REJECT);
-    canon_open_reader(reader, url);
+static void open_both(struct fixture *c, struct fixture *reader, str url) {
+    fixture_open_faulty(c, url, LEDGER_REJECT);
+    fixture_open_reader(reader, url);
 }
 
 TEST_DB(care_append_survives_every_failing_call) {
-    struct canon c;
-    struct canon reader;
+    struct fixture c;
+    struct fixture reader;
     open_both(&c, &reader, url);
     for (int after = 0; after < 2; after++) {
         int64_t n = 0;
@@ -122,13 +122,13 @@ TEST_DB(care_append_survives_every_failing_call) {
             n++;
         CHECK(n > 8, "only %lld calls", (long long)n);
     }
-    canon_clean(&reader);
-    canon_close(&c);
-    canon_close(&reader);
+    fixture_clean(&reader);
+    fixture_close(&c);
+    fixture_close(&reader);
 }
 
 /* false when there were fewer than n + 1 allocations. */
-static bool append_without_memory(struct canon *c, struct canon *reader, int64_t n) {
+static bool append_without_memory(struct fixture *c, struct fixture *reader, int64_t n) {
     struct append_item items[ITEMS];
     struct append_result results[ITEMS];
     struct error err = {0};
@@ -149,32 +149,32 @@ static bool append_without_memory(struct canon *c, struct canon *reader, int64_t
               err.msg);
     check_results(results, false);
     CHECK(stored_events(reader, &items[0]) == 7, "allocation %lld", (long long)n);
-    if (n % 2) canon_reopen(c); /* cold caches need more */
+    if (n % 2) fixture_reopen(c); /* cold caches need more */
     return failed;
 }
 
 TEST_DB(care_append_survives_every_failing_allocation) {
-    struct canon c;
-    struct canon reader;
-    canon_open(&c, url);
-    canon_open_reader(&reader, url);
+    struct fixture c;
+    struct fixture reader;
+    fixture_open(&c, url);
+    fixture_open_reader(&reader, url);
     int64_t n = 0;
     int64_t passed = 0;
     for (; passed < 2; n++)
         passed = append_without_memory(&c, &reader, n) ? 0 : passed + 1; /* once warm, once cold */
     CHECK(n > 10, "only %lld allocations", (long long)n);
-    canon_clean(&reader);
-    canon_close(&c);
-    canon_close(&reader);
+    fixture_clean(&reader);
+    fixture_close(&c);
+    fixture_close(&reader);
 }
 
 /* ---- opening and asking without memory, or on a failing database ---- */
 
 TEST_DB(care_open_survives_every_failing_allocation) {
-    struct canon c;
-    canon_open(&c, url);
-    canon_put(&c, canon_event("RunStarted", "r1", NULL, 1));
-    canon_close(&c);
+    struct fixture c;
+    fixture_open(&c, url);
+    fixture_put(&c, fixture_item("RunStarted", "r1", NULL, 1));
+    fixture_close(&c);
     for (int64_t n = 0, failed = 1; failed; n++) {
         struct ledger *l = NULL;
         struct error err = {0};
@@ -197,80 +197,80 @@ TEST_DB(care_open_survives_every_failing_allocation) {
     }
 }
 
-typedef status (*question)(struct canon *c, struct error *err);
+typedef status (*question)(struct fixture *c, struct error *err);
 
-static status ask_run(struct canon *c, struct error *err) {
+static status ask_run(struct fixture *c, struct error *err) {
     struct run_info info;
     return ledger_find_run(c->ledger, STR("r1"), &c->arena, &info, err);
 }
-static status ask_provider(struct canon *c, struct error *err) {
+static status ask_provider(struct fixture *c, struct error *err) {
     struct run_info info;
     return ledger_find_provider(c->ledger, STR("acme"), STR("t"), STR("w"), STR("p"), &c->arena,
                                 &info, err);
 }
-static status ask_runs(struct canon *c, struct error *err) {
+static status ask_runs(struct fixture *c, struct error *err) {
     struct run_info *runs;
     size_t count;
     return ledger_list_runs(c->ledger, &(struct run_filter){0}, 10, &c->arena, &runs, &count, NULL,
                             err);
 }
-static status ask_events(struct canon *c, struct error *err) {
+static status ask_events(struct fixture *c, struct error *err) {
     struct event_page page;
     return ledger_read_run(c->ledger, STR("r1"), 0, 10, &c->arena, &page, err);
 }
-static status ask_tenant(struct canon *c, struct error *err) {
+static status ask_tenant(struct fixture *c, struct error *err) {
     struct event_page page;
     return ledger_read_tenant(c->ledger, STR("acme"), 0, 10, &c->arena, &page, err);
 }
-static status ask_trace(struct canon *c, struct error *err) {
+static status ask_trace(struct fixture *c, struct error *err) {
     struct event_page page;
     return ledger_read_correlation(c->ledger, STR("acme"), uuid_v4(), 0, 10, &c->arena, &page, err);
 }
-static status ask_seq(struct canon *c, struct error *err) {
+static status ask_seq(struct fixture *c, struct error *err) {
     int64_t seq;
-    return ledger_seq_at(c->ledger, STR("acme"), CANON_EPOCH_US, &seq, err);
+    return ledger_seq_at(c->ledger, STR("acme"), FIXTURE_NOW_US, &seq, err);
 }
 static uuid known_event;
-static status ask_event(struct canon *c, struct error *err) {
+static status ask_event(struct fixture *c, struct error *err) {
     struct event_record rec;
     return ledger_find_event(c->ledger, known_event, &c->arena, &rec, err);
 }
-static status ask_causes(struct canon *c, struct error *err) {
+static status ask_causes(struct fixture *c, struct error *err) {
     struct event_page page;
     bool more;
     return ledger_causes(c->ledger, known_event, 10, &c->arena, &page, &more, err);
 }
-static status ask_replay(struct canon *c, struct error *err) {
+static status ask_replay(struct fixture *c, struct error *err) {
     struct run run;
     return ledger_replay(c->ledger, STR("r1"), 0, true, &c->arena, &run, NULL, err);
 }
-static status ask_alerts(struct canon *c, struct error *err) {
+static status ask_alerts(struct fixture *c, struct error *err) {
     struct alert *alerts;
     size_t count;
     return ledger_list_alerts(c->ledger, STR_NONE, STR_NONE, 0, 0, 10, &c->arena, &alerts, &count,
                               err);
 }
-static status ask_receipt(struct canon *c, struct error *err) {
+static status ask_receipt(struct fixture *c, struct error *err) {
     struct receipt receipt;
     status st = receipt_find(c->ledger, STR("alice"), STR("k"), &c->arena, &receipt, err);
     return st == ST_NOT_FOUND ? ST_OK : st;
 }
-static status ask_audit(struct canon *c, struct error *err) {
+static status ask_audit(struct fixture *c, struct error *err) {
     struct audit_entry *list;
     size_t count;
     return audit_list(c->ledger, STR("acme"), 0, 10, &c->arena, &list, &count, err);
 }
-static status ask_keys(struct canon *c, struct error *err) {
+static status ask_keys(struct fixture *c, struct error *err) {
     struct api_key *list;
     size_t count;
     return api_key_list(c->ledger, STR_NONE, STR_NONE, 10, &c->arena, &list, &count, err);
 }
-static status ask_use(struct canon *c, struct error *err) {
+static status ask_use(struct fixture *c, struct error *err) {
     struct key_use use = {.us = 1};
     memset(use.key_id, 'a', sizeof(use.key_id));
     return api_keys_used(c->ledger, &use, 1, err);
 }
-static status ask_plan(struct canon *c, struct error *err) {
+static status ask_plan(struct fixture *c, struct error *err) {
     static const uint8_t hash[SHA256_LEN] = {1};
     struct audit_entry audit = {.action = STR("plan.put"), .outcome = STR("done")};
     struct append_rider rider = {.audit = &audit};
@@ -279,25 +279,25 @@ static status ask_plan(struct canon *c, struct error *err) {
     status st = access_plan_put(c->ledger, STR("acme"), hash, STR("{}"), &rider, &existed, err);
     return st == ST_OK ? access_plan_get(c->ledger, STR("acme"), hash, &c->arena, &bytes, err) : st;
 }
-static status ask_sweep(struct canon *c, struct error *err) {
+static status ask_sweep(struct fixture *c, struct error *err) {
     bool more;
     return receipt_sweep(c->ledger, 10, &more, err);
 }
-static status ask_stats(struct canon *c, struct error *err) {
+static status ask_stats(struct fixture *c, struct error *err) {
     struct ledger_stats stats;
     return ledger_stats(c->ledger, &stats, err);
 }
-static status ask_checkpoint(struct canon *c, struct error *err) {
+static status ask_checkpoint(struct fixture *c, struct error *err) {
     struct append_result res;
     return ledger_checkpoint(c->ledger, STR("r1"), &res, &c->arena, err);
 }
-static status ask_verify(struct canon *c, struct error *err) {
+static status ask_verify(struct fixture *c, struct error *err) {
     struct verify_report report;
     status st = ledger_verify(c->ledger, true, NULL, NULL, &c->arena, &report, err);
     CHECK(st != ST_OK || !report.damaged, "%s", report.what); /* a failure to read is no finding */
     return st;
 }
-static status ask_rebuild(struct canon *c, struct error *err) {
+static status ask_rebuild(struct fixture *c, struct error *err) {
     return ledger_rebuild(c->ledger, NULL, NULL, NULL, err);
 }
 
@@ -327,31 +327,31 @@ static const struct {
                  {"verify", ask_verify, true},
                  {"rebuild", ask_rebuild, true}};
 
-static void fill(struct canon *c) {
+static void fill(struct fixture *c) {
     struct append_result res;
     struct error err = {0};
-    canon_open_as(c, c->url, LEDGER_RECORD);
+    fixture_open_as(c, c->url, LEDGER_RECORD);
     struct append_item linked =
-        canon_event_with("RunProviderLinked", "r1", NULL, 1,
-                         "{\"provider\":\"t\",\"workflowId\":\"w\",\"providerRunId\":\"p\"}");
-    canon_put(c, linked);
-    canon_put(c, canon_event("RunCompleted", "r1", NULL, 1)); /* illegal: an alert */
-    canon_put(c, canon_event("StepStarted", "r1", "s", 1));
+        fixture_item_with("RunProviderLinked", "r1", NULL, 1,
+                          "{\"provider\":\"t\",\"workflowId\":\"w\",\"providerRunId\":\"p\"}");
+    fixture_put(c, linked);
+    fixture_put(c, fixture_item("RunCompleted", "r1", NULL, 1)); /* illegal: an alert */
+    fixture_put(c, fixture_item("StepStarted", "r1", "s", 1));
     CHECK(ledger_checkpoint(c->ledger, STR("r1"), &res, &c->arena, &err) == ST_OK, "%s", err.msg);
-    canon_put(c, canon_event("StepCompleted", "r1", "s", 1));
+    fixture_put(c, fixture_item("StepCompleted", "r1", "s", 1));
     known_event = linked.event.event_id;
-    canon_close(c);
+    fixture_close(c);
 }
 
 /* Every question answers a failing database with ST_RETRY, and the next one is answered. */
 TEST_DB(care_questions_survive_every_failing_call) {
-    struct canon c = {.url = url};
+    struct fixture c = {.url = url};
     fill(&c);
     for (size_t i = 0; i < COUNT_OF(questions); i++) {
-        canon_open_faulty(&c, url, LEDGER_RECORD);
+        fixture_open_faulty(&c, url, LEDGER_RECORD);
         for (int64_t n = 0, failed = 1; failed; n++) {
             struct error err = {0};
-            canon_fail_at(&c, n, false);
+            fixture_fail_at(&c, n, false);
             status st = questions[i].ask(&c, &err);
             failed = st != ST_OK;
             CHECK(!failed || st == ST_RETRY, "%s, call %lld: %s", questions[i].name, (long long)n,
@@ -360,22 +360,22 @@ TEST_DB(care_questions_survive_every_failing_call) {
             CHECK(!failed || questions[i].ask(&c, &err) == ST_OK, "%s, after call %lld: %s",
                   questions[i].name, (long long)n, err.msg);
         }
-        canon_close(&c);
+        fixture_close(&c);
     }
-    canon_open(&c, url);
-    canon_clean(&c);
-    canon_close(&c);
+    fixture_open(&c, url);
+    fixture_clean(&c);
+    fixture_close(&c);
 }
 
 /* The same without memory. */
 TEST_DB(care_questions_survive_every_failing_allocation) {
-    struct canon c = {.url = url};
+    struct fixture c = {.url = url};
     fill(&c);
     for (size_t i = 0; i < COUNT_OF(questions); i++) {
         if (questions[i].arena_panics) continue; /* these are for operators, and may give up */
         for (int64_t n = 0, failed = 1; failed; n++) {
             struct error err = {0};
-            canon_open(&c, url); /* statements are prepared anew */
+            fixture_open(&c, url); /* statements are prepared anew */
             mem_fail_at(n);
             status st = questions[i].ask(&c, &err);
             failed = mem_calls() > n;
@@ -385,7 +385,7 @@ TEST_DB(care_questions_survive_every_failing_allocation) {
             CHECK(n < 200, "%s never answers", questions[i].name);
             CHECK(questions[i].ask(&c, &err) == ST_OK, "%s, after allocation %lld: %s",
                   questions[i].name, (long long)n, err.msg);
-            canon_close(&c);
+            fixture_close(&c);
         }
     }
 }

@@ -1,7 +1,7 @@
 /* Verify finds every kind of tampering. The intruder here may drop triggers and write to every
  * table; what he cannot do is compute all the hashes again and also change the copies that auditors
  * keep of the heads. */
-#include "conformance/canon_helper.h"
+#include "conformance/fixture.h"
 
 static const char *const all_tables[] = {"ledger_event",   "ledger_run",  "ledger_tenant",
                                          "ledger_context", "ledger_type", "ledger_checkpoint",
@@ -10,39 +10,40 @@ static const char *const all_tables[] = {"ledger_event",   "ledger_run",  "ledge
 
 /* Two tenants, invalid events, corrections, checkpoints, provider references, two plan versions,
  * unknown types. */
-static void fill(struct canon *c) {
+static void fill(struct fixture *c) {
     struct append_result res;
     struct error err = {0};
-    canon_random_workload(c, "r", 5, 80, 4);
-    canon_put(
-        c, canon_event_with("RunProviderLinked", "r0", NULL, 1,
-                            "{\"provider\":\"t\",\"workflowId\":\"w\",\"providerRunId\":\"p\"}"));
+    fixture_random_workload(c, "r", 5, 80, 4);
+    fixture_put(
+        c, fixture_item_with("RunProviderLinked", "r0", NULL, 1,
+                             "{\"provider\":\"t\",\"workflowId\":\"w\",\"providerRunId\":\"p\"}"));
     for (int i = 0; i < 2; i++) {
         CHECK(ledger_checkpoint(c->ledger, STR("r1"), &res, &c->arena, &err) == ST_OK, "%s",
               err.msg);
     }
-    struct append_item other_plan = canon_event("RunNoted", "r1", NULL, 7);
+    struct append_item other_plan = fixture_item("RunNoted", "r1", NULL, 7);
     other_plan.event.plan_version = STR("8");
-    canon_rekey(&other_plan);
-    canon_put(c, other_plan);
-    struct append_item other_tenant = canon_event("RunStarted", "g1", NULL, 1);
+    fixture_rekey(&other_plan);
+    fixture_put(c, other_plan);
+    struct append_item other_tenant = fixture_item("RunStarted", "g1", NULL, 1);
     other_tenant.event.tenant_id = STR("globex");
-    canon_rekey(&other_tenant);
-    canon_put(c, other_tenant);
-    canon_put(c, canon_fact(EVENT_EFFECT_REQUESTED, "r2", canon_uuid_text(uuid_v4()), 1, "{}"));
+    fixture_rekey(&other_tenant);
+    fixture_put(c, other_tenant);
+    fixture_put(c,
+                fixture_fact(EVENT_EFFECT_REQUESTED, "r2", fixture_uuid_text(uuid_v4()), 1, "{}"));
 }
 
-static void copy_tables(struct canon *c) {
+static void copy_tables(struct fixture *c) {
     for (size_t i = 0; i < COUNT_OF(all_tables); i++) {
-        canon_must_sql(
-            c, canon_fmt("CREATE TABLE copy_%s AS SELECT * FROM %s", all_tables[i], all_tables[i]));
+        fixture_must_sql(c, fixture_fmt("CREATE TABLE copy_%s AS SELECT * FROM %s", all_tables[i],
+                                        all_tables[i]));
     }
 }
 
-static void restore_tables(struct canon *c) {
+static void restore_tables(struct fixture *c) {
     for (size_t i = 0; i < COUNT_OF(all_tables); i++) {
-        canon_must_sql(c, canon_fmt("DELETE FROM %s; INSERT INTO %s SELECT * FROM copy_%s",
-                                    all_tables[i], all_tables[i], all_tables[i]));
+        fixture_must_sql(c, fixture_fmt("DELETE FROM %s; INSERT INTO %s SELECT * FROM copy_%s",
+                                        all_tables[i], all_tables[i], all_tables[i]));
     }
 }
 
@@ -212,82 +213,83 @@ static const struct tampering of_the_state[] = {
      0},
 };
 
-static void check_found(struct canon *c, const struct tampering *t, bool needs_state) {
-    canon_must_sql(c, t->sql);
-    struct verify_report quick = canon_verify(c, false);
-    struct verify_report full = canon_verify(c, true);
+static void check_found(struct fixture *c, const struct tampering *t, bool needs_state) {
+    fixture_must_sql(c, t->sql);
+    struct verify_report quick = fixture_verify(c, false);
+    struct verify_report full = fixture_verify(c, true);
     CHECK(full.damaged, "not found: %s", t->what);
     CHECK(quick.damaged == !needs_state, "%s: %s", t->what, full.what);
     CHECK(full.what[0] != 0);
     CHECK(t->seq == 0 || full.seq == t->seq, "%s: found at %lld: %s", t->what, (long long)full.seq,
           full.what);
     restore_tables(c);
-    canon_clean(c); /* and nothing else is wrong */
+    fixture_clean(c); /* and nothing else is wrong */
 }
 
-static void open_filled(struct canon *c, str url) {
-    canon_open_as(c, url, LEDGER_RECORD);
+static void open_filled(struct fixture *c, str url) {
+    fixture_open_as(c, url, LEDGER_RECORD);
     fill(c);
-    canon_clean(c);
-    canon_drop_triggers(c);
+    fixture_clean(c);
+    fixture_drop_triggers(c);
     copy_tables(c);
 }
 
 TEST_DB(care_verify_finds_tampering_with_the_truth) {
-    struct canon c;
+    struct fixture c;
     open_filled(&c, url);
     for (size_t i = 0; i < COUNT_OF(of_the_truth); i++)
         check_found(&c, &of_the_truth[i], false);
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 TEST_DB(care_verify_finds_tampering_with_the_state) {
-    struct canon c;
+    struct fixture c;
     open_filled(&c, url);
     for (size_t i = 0; i < COUNT_OF(of_the_state); i++)
         check_found(&c, &of_the_state[i], true);
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 /* An event that is smuggled in behind the newest one, with a row of its own for everything, breaks
  * the head. */
 TEST_DB(care_verify_finds_a_smuggled_event) {
-    struct canon c;
-    canon_open(&c, url);
-    canon_finished_run(&c, "r1", 1);
-    canon_must_sql(
+    struct fixture c;
+    fixture_open(&c, url);
+    fixture_finished_run(&c, "r1", 1);
+    fixture_must_sql(
         &c, "CREATE TABLE smuggled AS SELECT * FROM ledger_event WHERE pos = (SELECT last_position "
             "FROM tenants);"
             "UPDATE smuggled SET pos = pos + 1, run_seq = run_seq + 1, key = hash;"
             "INSERT INTO ledger_event SELECT * FROM smuggled"); /* inserting is not forbidden */
-    struct verify_report report = canon_verify(&c, false);
+    struct verify_report report = fixture_verify(&c, false);
     CHECK(report.damaged && report.seq == 5, "%s", report.what);
-    struct append_item item = canon_event("RunNoted", "r1", NULL, 1);
+    struct append_item item = fixture_item("RunNoted", "r1", NULL, 1);
     struct append_result res;
     struct error err = {0};
-    CHECK(canon_append(&c, &item, &res, &err) == ST_CORRUPT, "%s",
+    CHECK(fixture_append(&c, &item, &res, &err) == ST_CORRUPT, "%s",
           err.msg); /* nothing is built upon it */
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 /* A damaged end is noticed before anything is appended to it, once the tenant is met after opening.
  */
 TEST_DB(care_append_refuses_a_damaged_end) {
-    struct canon c;
+    struct fixture c;
     struct append_result res;
     struct error err = {0};
-    canon_open(&c, url);
-    canon_finished_run(&c, "r1", 1);
-    canon_drop_triggers(&c);
-    canon_must_sql(&c, "DELETE FROM ledger_event WHERE pos = (SELECT last_position FROM tenants)");
-    canon_reopen(&c);
-    struct append_item item = canon_event("RunNoted", "r2", NULL, 1);
-    CHECK(canon_append(&c, &item, &res, &err) == ST_CORRUPT &&
+    fixture_open(&c, url);
+    fixture_finished_run(&c, "r1", 1);
+    fixture_drop_triggers(&c);
+    fixture_must_sql(&c,
+                     "DELETE FROM ledger_event WHERE pos = (SELECT last_position FROM tenants)");
+    fixture_reopen(&c);
+    struct append_item item = fixture_item("RunNoted", "r2", NULL, 1);
+    CHECK(fixture_append(&c, &item, &res, &err) == ST_CORRUPT &&
               strcmp(err.reason, "LEDGER_DAMAGED") == 0,
           "%s", err.msg);
-    canon_must_sql(&c, "UPDATE ledger_tenant SET head = substr(head, 1, 4)");
-    CHECK(canon_append(&c, &item, &res, &err) == ST_CORRUPT, "%s", err.msg);
-    canon_close(&c);
+    fixture_must_sql(&c, "UPDATE ledger_tenant SET head = substr(head, 1, 4)");
+    CHECK(fixture_append(&c, &item, &res, &err) == ST_CORRUPT, "%s", err.msg);
+    fixture_close(&c);
 }
 
 static void note(void *context, int64_t done, int64_t total) {
@@ -298,32 +300,32 @@ static void note(void *context, int64_t done, int64_t total) {
 
 /* The report counts, and progress is told. */
 TEST_DB(care_verify_reports_what_it_checked) {
-    struct canon c;
+    struct fixture c;
     struct verify_report report;
     struct error err = {0};
     int64_t progress[2] = {0};
-    canon_open(&c, url);
-    report = canon_verify(&c, true); /* an empty ledger is sound */
+    fixture_open(&c, url);
+    report = fixture_verify(&c, true); /* an empty ledger is sound */
     CHECK(!report.damaged && report.events == 0 && report.runs == 0);
-    canon_finished_run(&c, "r1", 2);
-    canon_finished_run(&c, "r2", 0);
+    fixture_finished_run(&c, "r1", 2);
+    fixture_finished_run(&c, "r2", 0);
     CHECK(ledger_verify(c.ledger, true, note, progress, &c.arena, &report, &err) == ST_OK, "%s",
           err.msg);
     CHECK(!report.damaged && report.events == 8 && report.runs == 2);
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 /* ---- reading what is damaged ---- */
 
 enum question { ASK_EVENTS, ASK_EVENT, ASK_CAUSES, ASK_TIME, ASK_RUN, ASK_APPEND, ASK_REPLAY };
 
-static status ask(struct canon *c, enum question q, uuid id, struct error *err) {
+static status ask(struct fixture *c, enum question q, uuid id, struct error *err) {
     struct event_page page;
     struct event_record rec;
     struct run_info info;
     struct run run;
     struct append_result res;
-    struct append_item item = canon_event("RunNoted", "r1", NULL, 99);
+    struct append_item item = fixture_item("RunNoted", "r1", NULL, 99);
     int64_t seq;
     bool more;
     switch (q) {
@@ -334,11 +336,11 @@ static status ask(struct canon *c, enum question q, uuid id, struct error *err) 
     case ASK_CAUSES:
         return ledger_causes(c->ledger, id, 100, &c->arena, &page, &more, err);
     case ASK_TIME:
-        return ledger_seq_at(c->ledger, STR("acme"), CANON_EPOCH_US + 1, &seq, err);
+        return ledger_seq_at(c->ledger, STR("acme"), FIXTURE_NOW_US + 1, &seq, err);
     case ASK_RUN:
         return ledger_find_run(c->ledger, STR("r1"), &c->arena, &info, err);
     case ASK_APPEND:
-        return canon_append(c, &item, &res, err);
+        return fixture_append(c, &item, &res, err);
     case ASK_REPLAY:
         return ledger_replay(c->ledger, STR("r1"), 0, false, &c->arena, &run, NULL, err);
     }
@@ -366,28 +368,28 @@ TEST_DB(care_reading_a_damaged_row_says_so) {
         {ASK_REPLAY, "UPDATE ledger_event SET step_index = 5 WHERE pos = " AT(3)},
         {ASK_REPLAY, "UPDATE ledger_event SET key = substr(key, 1, 9) WHERE pos = " AT(3)},
     };
-    struct canon c;
-    canon_open(&c, url);
-    canon_finished_run(&c, "r1", 1); /* RunStarted, StepStarted, StepCompleted, RunCompleted */
-    uuid newest = canon_put(&c, canon_event("RunNoted", "r1", NULL, 1)).event_id;
-    canon_drop_triggers(&c);
+    struct fixture c;
+    fixture_open(&c, url);
+    fixture_finished_run(&c, "r1", 1); /* RunStarted, StepStarted, StepCompleted, RunCompleted */
+    uuid newest = fixture_put(&c, fixture_item("RunNoted", "r1", NULL, 1)).event_id;
+    fixture_drop_triggers(&c);
     copy_tables(&c);
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct error err = {0};
         uuid id = newest;
         if (cases[i].question == ASK_EVENT) {
-            str text = canon_text(
+            str text = fixture_text(
                 &c, "SELECT id FROM orchestration_events WHERE event_type = 'RUN_COMPLETED'");
             CHECK(uuid_parse(text, &id));
         }
-        canon_must_sql(&c, cases[i].sql);
-        canon_reopen(&c);
+        fixture_must_sql(&c, cases[i].sql);
+        fixture_reopen(&c);
         CHECK(ask(&c, cases[i].question, id, &err) == ST_CORRUPT, "%s: %s", cases[i].sql, err.msg);
         CHECK(err.reason && strcmp(err.reason, "LEDGER_DAMAGED") == 0, "%s: %s", cases[i].sql,
               err.msg);
         restore_tables(&c);
     }
-    canon_reopen(&c);
-    canon_clean(&c);
-    canon_close(&c);
+    fixture_reopen(&c);
+    fixture_clean(&c);
+    fixture_close(&c);
 }

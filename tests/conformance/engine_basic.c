@@ -2,8 +2,8 @@
 #include "conformance/engine_helper.h"
 
 #define PLAN(steps)                                                                                \
-    "{\"schemaVersion\":\"v1.3\",\"metadata\":{\"planId\":\"p\",\"planVersion\":\"1\"},\"steps\":["     \
-    steps "]}"
+    "{\"schemaVersion\":\"v1.3\",\"metadata\":{\"planId\":\"p\",\"planVersion\":\"1\"},\"steps\":" \
+    "[" steps "]}"
 
 static bool is(str s, const char *want) { return str_eq(s, str_c(want)); }
 
@@ -27,12 +27,13 @@ TEST_DB(engine_executes_commands_and_feeds_outputs) {
     struct bed bed;
     bed_init(&bed, url);
     bed_open(&bed);
-    CHECK(bed_run(&bed,
-                  PLAN("{\"stepId\":\"a\",\"type\":\"exec\",\"command\":[\"echo\",\"{\\\"n\\\":42}\"],"
-                       "\"output\":\"json\"},"
-                       "{\"stepId\":\"b\",\"type\":\"exec\",\"command\":[\"echo\","
-                       "\"got {{ steps.a.output.n }}\"],\"dependsOn\":[\"a\"]}"),
-                  "r1") == RUN_COMPLETED);
+    CHECK(bed_run(
+              &bed,
+              PLAN("{\"stepId\":\"a\",\"type\":\"exec\",\"command\":[\"echo\",\"{\\\"n\\\":42}\"],"
+                   "\"output\":\"json\"},"
+                   "{\"stepId\":\"b\",\"type\":\"exec\",\"command\":[\"echo\","
+                   "\"got {{ steps.a.output.n }}\"],\"dependsOn\":[\"a\"]}"),
+              "r1") == RUN_COMPLETED);
     str p = bed_payload(&bed, "r1", EVENT_STEP_COMPLETED, 1);
     CHECK(is(p, "{\"stepType\":\"exec\",\"output\":\"got 42\"}"), "%.*s", STR_ARG(p));
     bed_release(&bed);
@@ -46,9 +47,11 @@ TEST_DB(engine_run_id_belongs_to_its_plan) {
     bed_init(&bed, url);
     bed_open(&bed);
     CHECK(bed_run(&bed, PLAN("{\"stepId\":\"a\",\"type\":\"noop\"}"), "r1") == RUN_COMPLETED);
-    struct start_request again = bed_request(&bed, PLAN("{\"stepId\":\"a\",\"type\":\"noop\"}"), "r1");
+    struct start_request again =
+        bed_request(&bed, PLAN("{\"stepId\":\"a\",\"type\":\"noop\"}"), "r1");
     CHECK(bed_start(&bed, &again, &err) == ST_OK, "%s", err.msg);
-    struct start_request other = bed_request(&bed, PLAN("{\"stepId\":\"b\",\"type\":\"noop\"}"), "r1");
+    struct start_request other =
+        bed_request(&bed, PLAN("{\"stepId\":\"b\",\"type\":\"noop\"}"), "r1");
     CHECK(bed_start(&bed, &other, &err) == ST_CONFLICT);
     CHECK(strcmp(err.reason, "RUN_ID_TAKEN") == 0, "%s", err.msg);
     CHECK(bed.events[EVENT_RUN_STARTED] == 1);

@@ -229,8 +229,7 @@ str bed_payload(struct bed *bed, const char *run_id, enum event_type type, size_
     struct error err = {0};
     struct find_payload f = {.bed = bed, .type = type, .n = n};
     status st = ledger_find_run(host_reader(bed->host), str_c(run_id), &bed->arena, &info, &err);
-    if (st == ST_OK)
-        st = ledger_walk_run(host_reader(bed->host), &info, 0, find_payload, &f, &err);
+    if (st == ST_OK) st = ledger_walk_run(host_reader(bed->host), &info, 0, find_payload, &f, &err);
     CHECK(st == ST_OK, "%s", err.msg);
     return f.found;
 }

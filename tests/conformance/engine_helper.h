@@ -25,7 +25,7 @@ struct bed {
 /* Opens a host on `url` with a folder of its own. bed_init() first, then change bed->options. */
 void bed_init(struct bed *bed, str url);
 void bed_open(struct bed *bed);
-void bed_close(struct bed *bed); /* the host and the loop; the store and the folder stay */
+void bed_close(struct bed *bed);  /* the host and the loop; the store and the folder stay */
 void bed_reopen(struct bed *bed); /* as after a restart */
 void bed_release(struct bed *bed);
 

@@ -8,9 +8,9 @@
 #include "base/os.h"
 #include "base/time.h"
 #include "conformance/engine_tools.h"
+#include "host/plans.h"
 #include "ledger/access/access.h"
 #include "ledger/writer.h"
-#include "host/plans.h"
 #include "net/fake_server_test.h"
 
 #define TEXT PLAN(NOOP("a", ""))

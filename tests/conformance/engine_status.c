@@ -2,7 +2,7 @@
 #include "base/json.h"
 #include "base/time.h"
 #include "conformance/engine_tools.h"
-#include "conformance/helper.h"
+#include "conformance/fixture.h"
 
 #define WAIT_PLAN PLAN(STEP("w", "wait", ",\"signal\":\"go\""))
 
@@ -220,14 +220,15 @@ TEST_DB(explain_says_that_nobody_carries_it_out) {
 
 /* An effect under way is told with its type, from the rows alone. */
 TEST_DB(explain_says_that_a_run_waits_for_an_effect) {
-    struct conf c;
+    struct fixture c;
     struct explanation x;
     struct error err = {0};
     struct buf json;
-    conf_open(&c, url, LEDGER_REJECT);
-    conf_put(&c, conf_event("RunStarted", "r", NULL, 1));
-    conf_put(&c, conf_event_with("StepStarted", "r", "tell", 1,
-                                 "{\"stepType\":\"effect\",\"effectType\":\"EMAIL_SEND\"}"));
+    fixture_open_as(&c, url, LEDGER_REJECT);
+    fixture_put_event(&c, fixture_event("RunStarted", "r", NULL, 1));
+    fixture_put_event(
+        &c, fixture_event_with("StepStarted", "r", "tell", 1,
+                               "{\"stepType\":\"effect\",\"effectType\":\"EMAIL_SEND\"}"));
     CHECK(explain_run(c.ledger, STR("r"), c.now_us, &c.arena, &x, &err) == ST_OK, "%s", err.msg);
     CHECK(x.count == 2 && x.waits[0].kind == WAIT_NOBODY && x.waits[1].kind == WAIT_EFFECT);
     buf_init(&json, 4096);
@@ -236,10 +237,10 @@ TEST_DB(explain_says_that_a_run_waits_for_an_effect) {
           "%.*s", STR_ARG(buf_str(&json)));
     CHECK(holds(buf_str(&json), "\"detail\":\"attempt 1 of its effect\"}]"));
     buf_release(&json);
-    conf_put(&c, conf_event("StepCompleted", "r", "tell", 1));
+    fixture_put_event(&c, fixture_event("StepCompleted", "r", "tell", 1));
     CHECK(explain_run(c.ledger, STR("r"), c.now_us, &c.arena, &x, &err) == ST_OK, "%s", err.msg);
     CHECK(x.count == 1 && x.waits[0].kind == WAIT_NOBODY);
-    conf_close(&c);
+    fixture_close(&c);
 }
 
 /* What a worker's steps left behind, for `cairn run steps`. */

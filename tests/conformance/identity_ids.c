@@ -1,13 +1,13 @@
 /* IWorkflowEngine 2.1.3: the correlation identifiers, as far as they are the ledger's: in events,
  * in keys, at the tenant's border. */
-#include "conformance/canon_helper.h"
+#include "conformance/fixture.h"
 
 static struct append_item event_of(const char *tenant, const char *project, const char *type,
                                    const char *run) {
-    struct append_item item = canon_event(type, run, NULL, 1);
+    struct append_item item = fixture_item(type, run, NULL, 1);
     item.event.tenant_id = str_c(tenant);
     item.event.project_id = str_c(project);
-    canon_rekey(&item);
+    fixture_rekey(&item);
     return item;
 }
 
@@ -17,13 +17,14 @@ static const char *const six[] = {"tenantId", "projectId",       "environmentId"
 /* WE-2.1.3-1 (events), WE-2.1.3-9 (events): every event of a run has all six identifiers,
  * engineAttemptId among them, in JSON and in SQL. */
 TEST_DB(identity_every_event_has_the_six_ids) {
-    struct canon c;
+    struct fixture c;
     struct event_page page;
     struct error err = {0};
     struct append_result res;
-    canon_open(&c, url);
-    canon_finished_run(&c, "r1", 2);
-    canon_put(&c, canon_fact(EVENT_SIGNAL_PROCESSED, "r1", canon_uuid_text(uuid_v4()), 1, "{}"));
+    fixture_open(&c, url);
+    fixture_finished_run(&c, "r1", 2);
+    fixture_put(&c,
+                fixture_fact(EVENT_SIGNAL_PROCESSED, "r1", fixture_uuid_text(uuid_v4()), 1, "{}"));
     CHECK(ledger_checkpoint(c.ledger, STR("r1"), &res, &c.arena, &err) == ST_OK, "%s", err.msg);
     CHECK(ledger_read_run(c.ledger, STR("r1"), 0, 100, &c.arena, &page, &err) == ST_OK, "%s",
           err.msg);
@@ -32,7 +33,7 @@ TEST_DB(identity_every_event_has_the_six_ids) {
         struct buf b;
         buf_init(&b, (size_t)64 * 1024);
         event_record_json(&page.records[i], &b);
-        yyjson_val *json = canon_json(&c, buf_str(&b));
+        yyjson_val *json = fixture_json(&c, buf_str(&b));
         for (size_t k = 0; k < COUNT_OF(six); k++)
             CHECK(json_member(json, six[k]), "event %zu lacks %s", i, six[k]);
         int64_t attempt = 0;
@@ -40,17 +41,17 @@ TEST_DB(identity_every_event_has_the_six_ids) {
         buf_release(&b);
     }
     for (size_t k = 0; k < COUNT_OF(six); k++) {
-        CHECK(canon_int(&c, canon_fmt("SELECT COUNT(*) FROM run_events WHERE \"%s\" IS NULL",
-                                      six[k])) == 0,
+        CHECK(fixture_int(&c, fixture_fmt("SELECT COUNT(*) FROM run_events WHERE \"%s\" IS NULL",
+                                          six[k])) == 0,
               "%s", six[k]);
     }
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 /* WE-2.1.3-1 (events): an event that lacks one of the six, or has it empty, is refused. */
 TEST(identity_no_event_without_the_six_ids) {
     for (size_t k = 0; k < COUNT_OF(six); k++) {
-        struct append_item item = canon_event("RunStarted", "r1", NULL, 1);
+        struct append_item item = fixture_item("RunStarted", "r1", NULL, 1);
         struct event *e = &item.event;
         struct error err = {0};
         str *texts[] = {&e->tenant_id, &e->project_id, &e->environment_id, &e->run_id};
@@ -67,50 +68,50 @@ TEST(identity_no_event_without_the_six_ids) {
 
 /* WE-2.1.3-2 (append side): another tenant can neither change a run nor learn anything about it. */
 TEST_DB(identity_another_tenant_is_refused) {
-    struct canon c;
-    canon_open(&c, url);
-    canon_put(&c, event_of("acme", "shop", "RunStarted", "r1"));
-    canon_put(&c, event_of("globex", "shop", "RunStarted", "r2"));
-    str truth = canon_truth_dump(&c);
-    str state = canon_state_dump(&c);
+    struct fixture c;
+    fixture_open(&c, url);
+    fixture_put(&c, event_of("acme", "shop", "RunStarted", "r1"));
+    fixture_put(&c, event_of("globex", "shop", "RunStarted", "r2"));
+    str truth = fixture_truth_dump(&c);
+    str state = fixture_state_dump(&c);
     static const char *const types[] = {
         "RunCompleted", "RunCancelled", "RunNoted",
         "RunStarted"}; /* the last is a duplicate, but for its tenant */
     for (int pass = 0; pass < 2; pass++) {
         for (size_t i = 0; i < COUNT_OF(types); i++) {
-            struct append_result res = canon_try(&c, event_of("globex", "shop", types[i], "r1"));
+            struct append_result res = fixture_try(&c, event_of("globex", "shop", types[i], "r1"));
             CHECK(res.code == ST_CONFLICT && strcmp(res.err->reason, "RUN_ID_TAKEN") == 0, "%s",
                   types[i]);
             CHECK(!strstr(res.err->msg, "acme") && !strstr(res.err->msg, "RUNNING") && res.seq == 0,
                   "%s", res.err->msg);
         }
-        canon_reopen(&c); /* the same when the runs are not in memory */
+        fixture_reopen(&c); /* the same when the runs are not in memory */
     }
-    canon_refused(&c, event_of("initech", "shop", "RunStarted", "r1"), ST_CONFLICT,
-                  "RUN_ID_TAKEN"); /* a tenant without runs */
-    CHECK(str_eq(truth, canon_truth_dump(&c)) && str_eq(state, canon_state_dump(&c)));
-    canon_put(&c, event_of("acme", "shop", "RunCompleted", "r1"));
-    canon_close(&c);
+    fixture_refused(&c, event_of("initech", "shop", "RunStarted", "r1"), ST_CONFLICT,
+                    "RUN_ID_TAKEN"); /* a tenant without runs */
+    CHECK(str_eq(truth, fixture_truth_dump(&c)) && str_eq(state, fixture_state_dump(&c)));
+    fixture_put(&c, event_of("acme", "shop", "RunCompleted", "r1"));
+    fixture_close(&c);
 }
 
 /* WE-2.1.3-2 (append side): inside the tenant a run keeps its project and environment. */
 TEST_DB(identity_a_run_keeps_its_project_and_environment) {
-    struct canon c;
-    canon_open(&c, url);
-    canon_put(&c, event_of("acme", "shop", "RunStarted", "r1"));
-    canon_refused(&c, event_of("acme", "bank", "RunCompleted", "r1"), ST_CONFLICT,
-                  "RUN_IDENTITY_MISMATCH");
-    struct append_item item = canon_event("RunCompleted", "r1", NULL, 1);
-    item.event.environment_id = STR("prod");
-    canon_rekey(&item);
-    canon_refused(&c, item, ST_CONFLICT, "RUN_IDENTITY_MISMATCH");
-    canon_reopen(&c);
-    canon_refused(&c, item, ST_CONFLICT, "RUN_IDENTITY_MISMATCH");
-    CHECK(canon_str_is(canon_text(&c, "SELECT status FROM runs"), "RUNNING"));
-    canon_close(&c);
+    struct fixture c;
+    fixture_open(&c, url);
+    fixture_put(&c, event_of("acme", "shop", "RunStarted", "r1"));
+    fixture_refused(&c, event_of("acme", "bank", "RunCompleted", "r1"), ST_CONFLICT,
+                    "RUN_IDENTITY_MISMATCH");
+    struct append_item item = fixture_item("RunCompleted", "r1", NULL, 1);
+    item.event.environment_id = STR("dev");
+    fixture_rekey(&item);
+    fixture_refused(&c, item, ST_CONFLICT, "RUN_IDENTITY_MISMATCH");
+    fixture_reopen(&c);
+    fixture_refused(&c, item, ST_CONFLICT, "RUN_IDENTITY_MISMATCH");
+    CHECK(text_is(fixture_text(&c, "SELECT status FROM runs"), "RUNNING"));
+    fixture_close(&c);
 }
 
-static void check_list(struct canon *c, struct run_filter filter, const char *want) {
+static void check_list(struct fixture *c, struct run_filter filter, const char *want) {
     struct run_info *runs = NULL;
     size_t count = 0;
     struct error err = {0};
@@ -121,96 +122,96 @@ static void check_list(struct canon *c, struct run_filter filter, const char *wa
           "%s", err.msg);
     for (size_t i = 0; i < count; i++)
         buf_printf(&b, "%.*s ", STR_ARG(runs[i].run_id));
-    CHECK(canon_str_is(buf_str(&b), want), "%.*s, not %s", STR_ARG(buf_str(&b)), want);
+    CHECK(text_is(buf_str(&b), want), "%.*s, not %s", STR_ARG(buf_str(&b)), want);
 }
 
 /* WE-2.1.3-3: projectId is a scope inside the tenant: asking for both gives that project's runs
  * only. */
 TEST_DB(identity_runs_by_tenant_and_project) {
-    struct canon c;
-    canon_open(&c, url);
-    canon_put(&c, event_of("acme", "shop", "RunStarted", "a1"));
-    canon_put(&c, event_of("acme", "bank", "RunStarted", "b1"));
-    canon_put(&c, event_of("acme", "shop", "RunStarted", "a2"));
-    canon_put(&c, event_of("globex", "shop", "RunStarted", "g1"));
+    struct fixture c;
+    fixture_open(&c, url);
+    fixture_put(&c, event_of("acme", "shop", "RunStarted", "a1"));
+    fixture_put(&c, event_of("acme", "bank", "RunStarted", "b1"));
+    fixture_put(&c, event_of("acme", "shop", "RunStarted", "a2"));
+    fixture_put(&c, event_of("globex", "shop", "RunStarted", "g1"));
     check_list(&c, (struct run_filter){.tenant_id = STR("acme"), .project_id = STR("shop")},
                "a2 a1 ");
     check_list(&c, (struct run_filter){.tenant_id = STR("acme")}, "a2 b1 a1 ");
     check_list(&c, (struct run_filter){.tenant_id = STR("globex"), .project_id = STR("bank")}, "");
     check_list(&c,
-               (struct run_filter){.environment_id = STR("dev"),
+               (struct run_filter){.environment_id = STR("prod"),
                                    .plan_id = STR("orders"),
                                    .statuses = 1U << RUN_RUNNING},
                "g1 a2 b1 a1 ");
-    check_list(&c, (struct run_filter){.environment_id = STR("prod")}, "");
+    check_list(&c, (struct run_filter){.environment_id = STR("dev")}, "");
     check_list(&c, (struct run_filter){.statuses = 1U << RUN_COMPLETED}, "");
     check_list(&c, (struct run_filter){.only_inconsistent = true}, "");
-    CHECK(canon_int(&c,
-                    "SELECT COUNT(*) FROM runs WHERE tenant_id = 'acme' AND project_id = 'shop'") ==
+    CHECK(fixture_int(
+              &c, "SELECT COUNT(*) FROM runs WHERE tenant_id = 'acme' AND project_id = 'shop'") ==
           2);
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 /* WE-2.1.3-7: the key comes from logicalAttemptId: a logical retry of a step has another key. */
 TEST_DB(identity_a_logical_retry_has_another_key) {
-    struct canon c;
-    canon_open(&c, url);
-    canon_put(&c, canon_event("RunStarted", "r1", NULL, 1));
+    struct fixture c;
+    fixture_open(&c, url);
+    fixture_put(&c, fixture_item("RunStarted", "r1", NULL, 1));
     for (int64_t attempt = 1; attempt <= 2; attempt++) {
-        canon_put(&c, canon_event("StepStarted", "r1", "s", attempt));
-        canon_put(&c, canon_event("StepFailed", "r1", "s", attempt));
+        fixture_put(&c, fixture_item("StepStarted", "r1", "s", attempt));
+        fixture_put(&c, fixture_item("StepFailed", "r1", "s", attempt));
     }
-    CHECK(canon_int(&c, "SELECT COUNT(DISTINCT \"idempotencyKey\") FROM run_events WHERE "
-                        "\"eventType\" = 'StepStarted'") == 2);
-    canon_close(&c);
+    CHECK(fixture_int(&c, "SELECT COUNT(DISTINCT \"idempotencyKey\") FROM run_events WHERE "
+                          "\"eventType\" = 'StepStarted'") == 2);
+    fixture_close(&c);
 }
 
 /* WE-2.1.3-8: engineAttemptId is not part of the key: a restart in mid-step that emits again gets
  * the one record there is. */
 TEST_DB(identity_an_engine_restart_has_the_same_key) {
-    struct canon c;
-    canon_open(&c, url);
-    canon_put(&c, canon_event("RunStarted", "r1", NULL, 1));
-    struct append_item first = canon_event("StepStarted", "r1", "s", 1);
-    struct append_result stored = canon_put(&c, first);
-    canon_reopen(&c); /* the worker and the store come back */
-    struct append_item again = canon_event("StepStarted", "r1", "s", 1);
+    struct fixture c;
+    fixture_open(&c, url);
+    fixture_put(&c, fixture_item("RunStarted", "r1", NULL, 1));
+    struct append_item first = fixture_item("StepStarted", "r1", "s", 1);
+    struct append_result stored = fixture_put(&c, first);
+    fixture_reopen(&c); /* the worker and the store come back */
+    struct append_item again = fixture_item("StepStarted", "r1", "s", 1);
     again.event.engine_attempt = 2;
-    canon_rekey(&again);
+    fixture_rekey(&again);
     CHECK(memcmp(first.event.key, again.event.key, SHA256_LEN) == 0);
-    struct append_result res = canon_try(&c, again);
+    struct append_result res = fixture_try(&c, again);
     CHECK(res.code == ST_OK && res.duplicate && res.run_seq == stored.run_seq &&
           uuid_eq(res.event_id, stored.event_id));
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM run_events WHERE \"eventType\" = 'StepStarted'") ==
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM run_events WHERE \"eventType\" = 'StepStarted'") ==
           1);
-    CHECK(canon_int(&c, "SELECT MAX(\"engineAttemptId\") FROM run_events") == 1);
+    CHECK(fixture_int(&c, "SELECT MAX(\"engineAttemptId\") FROM run_events") == 1);
     struct append_item done =
-        canon_event("StepCompleted", "r1", "s", 1); /* what the second attempt adds is its own */
+        fixture_item("StepCompleted", "r1", "s", 1); /* what the second attempt adds is its own */
     done.event.engine_attempt = 2;
-    canon_rekey(&done);
-    canon_put(&c, done);
-    CHECK(canon_int(&c, "SELECT engine_attempt_id FROM runs") == 2);
-    canon_close(&c);
+    fixture_rekey(&done);
+    fixture_put(&c, done);
+    CHECK(fixture_int(&c, "SELECT engine_attempt_id FROM runs") == 2);
+    fixture_close(&c);
 }
 
 /* WE-2.1.3-12: a run is found by its runId; one that does not exist is not found. */
 TEST_DB(identity_query_by_run_id) {
-    struct canon c;
+    struct fixture c;
     struct run_info info;
     struct error err = {0};
-    canon_open(&c, url);
-    canon_put(&c, canon_event("RunQueued", "r1", NULL, 1));
+    fixture_open(&c, url);
+    fixture_put(&c, fixture_item("RunQueued", "r1", NULL, 1));
     CHECK(ledger_find_run(c.ledger, STR("r1"), &c.arena, &info, &err) == ST_OK, "%s", err.msg);
     const struct {
         str got;
         const char *want;
-    } ids[] = {{info.run_id, "r1"},          {info.tenant_id, "acme"}, {info.project_id, "shop"},
-               {info.environment_id, "dev"}, {info.plan_id, "orders"}, {info.plan_version, "7"}};
+    } ids[] = {{info.run_id, "r1"},           {info.tenant_id, "acme"}, {info.project_id, "shop"},
+               {info.environment_id, "prod"}, {info.plan_id, "orders"}, {info.plan_version, "7"}};
     for (size_t i = 0; i < COUNT_OF(ids); i++)
-        CHECK(canon_str_is(ids[i].got, ids[i].want), "%s", ids[i].want);
+        CHECK(text_is(ids[i].got, ids[i].want), "%s", ids[i].want);
     CHECK(info.head.status == RUN_PENDING && info.opened_us == c.now_us && info.started_us == 0 &&
           info.ended_us == 0);
     CHECK(ledger_find_run(c.ledger, STR("r2"), &c.arena, &info, &err) == ST_NOT_FOUND);
     CHECK(strcmp(err.reason, "RUN_NOT_FOUND") == 0);
-    canon_close(&c);
+    fixture_close(&c);
 }

@@ -8,21 +8,22 @@
 #include "ledger/writer.h"
 #include "outbox_helper.h"
 
-static void open_with_run(struct canon *c, str url) {
-    canon_open(c, url);
-    canon_put(c, canon_event("RunStarted", "r1", NULL, 1));
+static void open_with_run(struct fixture *c, str url) {
+    fixture_open(c, url);
+    fixture_put(c, fixture_item("RunStarted", "r1", NULL, 1));
 }
 
 /* `count` effects of one run, in few commits. */
-static void request_many(struct canon *c, const char *run, int count) {
+static void request_many(struct fixture *c, const char *run, int count) {
     enum { LOT = 100 };
     struct append_item items[LOT];
     struct append_result results[LOT];
     for (int done = 0; done < count; done += LOT) {
         size_t n = count - done < LOT ? (size_t)(count - done) : LOT;
         for (size_t i = 0; i < n; i++)
-            items[i] = canon_fact(EVENT_EFFECT_REQUESTED, run, canon_uuid_text(uuid_v4()), 1, "{}");
-        canon_batch(c, items, n, true, results);
+            items[i] =
+                fixture_fact(EVENT_EFFECT_REQUESTED, run, fixture_uuid_text(uuid_v4()), 1, "{}");
+        fixture_batch(c, items, n, true, results);
         CHECK(results[0].code == ST_OK);
     }
 }
@@ -31,7 +32,7 @@ static void request_many(struct canon *c, const char *run, int count) {
  * nobody from taking the next. */
 TEST_DB(outbox_claims_in_batches) {
     static const size_t want[] = {10, 10, 5, 0};
-    struct canon c;
+    struct fixture c;
     open_with_run(&c, url);
     for (int i = 0; i < 5; i++, c.now_us += 1000)
         request_many(&c, "r1", 5);
@@ -48,8 +49,8 @@ TEST_DB(outbox_claims_in_batches) {
     CHECK(outbox_take(&c, 0).count == 0 && outbox_take(&c, SIZE_MAX).count == 0);
     c.now_us += 60000000;
     CHECK(outbox_take(&c, SIZE_MAX).count == 25, "more than one commit takes, if there were");
-    canon_clean(&c);
-    canon_close(&c);
+    fixture_clean(&c);
+    fixture_close(&c);
 }
 
 /* Of some runs only; of none; and an id is no more than an id. */
@@ -62,13 +63,13 @@ TEST_DB(outbox_claims_of_some_runs) {
                  {"[\"r1\",\"r3\"]", 2},
                  {"[\"r1\"]", 0},
                  {"[\"r2\"]", 1}};
-    struct canon c;
+    struct fixture c;
     struct error err = {0};
-    canon_open(&c, url);
+    fixture_open(&c, url);
     for (int i = 1; i <= 4; i++) {
-        const char *run = canon_fmt("r%d", i);
-        canon_put(&c, canon_event("RunStarted", run, NULL, 1));
-        (void)outbox_ask(&c, run, "API_CALL", canon_fmt("{\"n\":%d}", i));
+        const char *run = fixture_fmt("r%d", i);
+        fixture_put(&c, fixture_item("RunStarted", run, NULL, 1));
+        (void)outbox_ask(&c, run, "API_CALL", fixture_fmt("{\"n\":%d}", i));
     }
     for (size_t i = 0; i < COUNT_OF(looks); i++) {
         struct outbox_batch b = {0};
@@ -77,18 +78,18 @@ TEST_DB(outbox_claims_of_some_runs) {
               "%s", err.msg);
         CHECK(b.count == looks[i].count, "%s: %zu", looks[i].runs, b.count);
         for (size_t k = 0; k < b.count; k++) {
-            const char *quoted = canon_fmt("\"%.*s\"", STR_ARG(b.items[k].run_id));
+            const char *quoted = fixture_fmt("\"%.*s\"", STR_ARG(b.items[k].run_id));
             CHECK(strstr(looks[i].runs, quoted), "%s: %s", looks[i].runs, quoted);
         }
     }
     CHECK(outbox_take(&c, 10).count == 1, "the one that nobody named");
-    canon_clean(&c);
-    canon_close(&c);
+    fixture_clean(&c);
+    fixture_close(&c);
 }
 
 /* CE-4.4-3: 5 seconds ahead: not taken before, taken after; and next_us says when. */
 TEST_DB(outbox_claims_what_is_due) {
-    struct canon c;
+    struct fixture c;
     open_with_run(&c, url);
     struct effect_info info = {0};
     struct error err = {0};
@@ -107,18 +108,18 @@ TEST_DB(outbox_claims_what_is_due) {
     c.now_us = due - 1;
     CHECK(outbox_take(&c, 10).count == 0);
     /* Not even by a worker that read the row when it was still another's. */
-    canon_refused(
-        &c, canon_fact(EVENT_EFFECT_EXECUTING, "r1", canon_uuid_text(info.effect.id), 2, "{}"),
+    fixture_refused(
+        &c, fixture_fact(EVENT_EFFECT_EXECUTING, "r1", fixture_uuid_text(info.effect.id), 2, "{}"),
         ST_CONFLICT, "EFFECT_MOVED");
     c.now_us = due;
     CHECK(outbox_take(&c, 10).count == 1);
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 /* A failure is told once; told again it is the same one; told after somebody else has gone on, it
  * is refused, and nothing is written. */
 TEST_DB(outbox_late_failure) {
-    struct canon c;
+    struct fixture c;
     struct error err = {0};
     bool dead = false;
     open_with_run(&c, url);
@@ -127,7 +128,7 @@ TEST_DB(outbox_late_failure) {
     c.now_us += 60000000;
     struct outbox_batch second = outbox_take(&c, 10);
     CHECK(first.count == 1 && second.count == 1);
-    str truth = canon_truth_dump(&c);
+    str truth = fixture_truth_dump(&c);
     CHECK(outbox_fail(c.ledger, &first.items[0], STR("X"), STR("late"), STR_NONE, STR("w1"), &dead,
                       &err) == ST_CONFLICT &&
               strcmp(err.reason, "EFFECT_MOVED") == 0,
@@ -135,41 +136,41 @@ TEST_DB(outbox_late_failure) {
     CHECK(outbox_release(c.ledger, &first.items[0], STR("w1"), &err) == ST_CONFLICT &&
               strcmp(err.reason, "EFFECT_MOVED") == 0,
           "%s", err.msg);
-    CHECK(str_eq(canon_truth_dump(&c), truth) && !dead);
+    CHECK(str_eq(fixture_truth_dump(&c), truth) && !dead);
     for (int i = 0; i < 2; i++)
         CHECK(outbox_fail(c.ledger, &second.items[0], STR("X"), STR("no"), STR_NONE, STR("w2"),
                           &dead, &err) == ST_OK &&
                   dead,
               "%s", err.msg);
     CHECK(outbox_complete(c.ledger, &second.items[0], STR("1"), STR("w2"), &err) == ST_CONFLICT);
-    canon_clean(&c);
-    canon_close(&c);
+    fixture_clean(&c);
+    fixture_close(&c);
 }
 
 /* What is damaged is not executed, and keeps nobody else from being: more requests than one look
  * takes that cannot be read, and a run that cannot. */
 TEST_DB(outbox_goes_on_beside_damage) {
-    struct canon c;
+    struct fixture c;
     struct error err = {0};
     open_with_run(&c, url);
     request_many(&c, "r1", 12);
-    canon_put(&c, canon_event("RunStarted", "r2", NULL, 1));
+    fixture_put(&c, fixture_item("RunStarted", "r2", NULL, 1));
     (void)outbox_ask(&c, "r2", "API_CALL", "{}");
-    canon_put(&c, canon_event("RunStarted", "r3", NULL, 1));
+    fixture_put(&c, fixture_item("RunStarted", "r3", NULL, 1));
     struct effect_info good = outbox_ask(&c, "r3", "API_CALL", "{}");
-    canon_drop_triggers(&c);
-    canon_must_sql(&c, "UPDATE ledger_event SET payload = 'x' WHERE run_seq IS NULL AND run_no ="
-                       " (SELECT run_no FROM ledger_run WHERE run_id = 'r1')");
-    canon_must_sql(&c, "UPDATE ledger_event SET run_seq = 9 WHERE run_seq = 1 AND run_no ="
-                       " (SELECT run_no FROM ledger_run WHERE run_id = 'r2')");
-    canon_reopen(&c);
+    fixture_drop_triggers(&c);
+    fixture_must_sql(&c, "UPDATE ledger_event SET payload = 'x' WHERE run_seq IS NULL AND run_no ="
+                         " (SELECT run_no FROM ledger_run WHERE run_id = 'r1')");
+    fixture_must_sql(&c, "UPDATE ledger_event SET run_seq = 9 WHERE run_seq = 1 AND run_no ="
+                         " (SELECT run_no FROM ledger_run WHERE run_id = 'r2')");
+    fixture_reopen(&c);
     struct outbox_batch b = outbox_take(&c, 10);
     CHECK(b.count == 1 && !b.more && uuid_eq(b.items[0].effect.id, good.effect.id), "%zu", b.count);
     CHECK(b.next_us > c.now_us);
     CHECK(outbox_complete(c.ledger, &b.items[0], STR("1"), STR("w"), &err) == ST_OK, "%s", err.msg);
     b = outbox_take(&c, 10);
     CHECK(b.count == 0 && !b.more);
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 /* ---- eight workers ---- */
@@ -181,7 +182,7 @@ struct claimed {
     int64_t execution;
 };
 struct worker {
-    struct canon *c;       /* of its own, on PostgreSQL */
+    struct fixture *c;     /* of its own, on PostgreSQL */
     struct writer *writer; /* of all, on SQLite */
     struct arena arena;
     pthread_t thread;
@@ -269,17 +270,17 @@ static int check_log(struct worker *workers, int rows) {
  * rows for ever, the others go on with all others. */
 TEST_DB(outbox_eight_workers) {
     static struct worker workers[WORKERS];
-    static struct canon nodes[WORKERS];
+    static struct fixture nodes[WORKERS];
     struct error err = {0};
     struct writer *writer = NULL;
     enum { OF_A_RUN = 10 };
-    int rows = canon_scaled(1000, 100) / OF_A_RUN * OF_A_RUN;
-    canon_open(&nodes[0], url);
+    int rows = fixture_scaled(1000, 100) / OF_A_RUN * OF_A_RUN;
+    fixture_open(&nodes[0], url);
     bool postgres = db_is_postgres(ledger_db(nodes[0].ledger));
     for (int i = 0; i < rows / OF_A_RUN; i++)
-        request_many(&nodes[0], canon_fmt("r%d", i), OF_A_RUN);
+        request_many(&nodes[0], fixture_fmt("r%d", i), OF_A_RUN);
     for (int i = 1; i < WORKERS && postgres; i++)
-        canon_open(&nodes[i], url);
+        fixture_open(&nodes[i], url);
     int64_t failing = 0;
     int64_t completed = 0;
     for (int phase = 0; phase < 2; phase++) {
@@ -292,18 +293,18 @@ TEST_DB(outbox_eight_workers) {
             *w = (struct worker){.c = &nodes[i], .writer = writer, .number = i};
             snprintf(w->name, sizeof(w->name), "w%d", i);
             arena_init(&w->arena, 4096, SIZE_MAX);
-            nodes[i].now_us = CANON_EPOCH_US + INT64_C(10000000) * phase;
+            nodes[i].now_us = FIXTURE_NOW_US + INT64_C(10000000) * phase;
             CHECK(pthread_create(&w->thread, NULL, work, w) == 0);
         }
         for (int i = 0; i < WORKERS; i++)
             pthread_join(workers[i].thread, NULL);
         if (!postgres) writer_close(writer);
-        if (!postgres) canon_reopen(&nodes[0]);
+        if (!postgres) fixture_reopen(&nodes[0]);
         int count = check_log(workers, phase == 0 ? rows : 0);
         if (phase == 0) {
             CHECK(count == rows);
-            failing = canon_int(&nodes[0], "SELECT COUNT(*) FROM outbox_events WHERE status ="
-                                           " 'FAILED'");
+            failing = fixture_int(&nodes[0], "SELECT COUNT(*) FROM outbox_events WHERE status ="
+                                             " 'FAILED'");
         } else {
             CHECK(count == failing, "%d of %lld", count, (long long)failing);
         }
@@ -316,11 +317,11 @@ TEST_DB(outbox_eight_workers) {
         for (int i = 0; i < WORKERS; i++)
             arena_release(&workers[i].arena);
     }
-    CHECK(canon_int(&nodes[0], "SELECT COUNT(*) FROM outbox_events WHERE status = 'COMPLETED'") ==
+    CHECK(fixture_int(&nodes[0], "SELECT COUNT(*) FROM outbox_events WHERE status = 'COMPLETED'") ==
           completed);
-    canon_clean(&nodes[0]);
+    fixture_clean(&nodes[0]);
     for (int i = 0; i < WORKERS; i++) {
-        if (i == 0 || postgres) canon_close(&nodes[i]);
+        if (i == 0 || postgres) fixture_close(&nodes[i]);
     }
 }
 
@@ -330,13 +331,14 @@ static bool has(str text, const char *part) {
     return memmem(text.ptr, text.len, part, strlen(part)) != NULL;
 }
 
-static void check_index(struct canon *c, const char *name, const char *columns,
+static void check_index(struct fixture *c, const char *name, const char *columns,
                         const char *predicate) {
     const char *sql =
         db_is_postgres(ledger_db(c->ledger))
-            ? canon_fmt("SELECT indexdef FROM pg_indexes WHERE indexname = '%s'", name)
-            : canon_fmt("SELECT sql FROM sqlite_master WHERE type = 'index' AND name = '%s'", name);
-    str made = canon_text(c, sql);
+            ? fixture_fmt("SELECT indexdef FROM pg_indexes WHERE indexname = '%s'", name)
+            : fixture_fmt("SELECT sql FROM sqlite_master WHERE type = 'index' AND name = '%s'",
+                          name);
+    str made = fixture_text(c, sql);
     CHECK(made.ptr && has(made, "state_effect") && has(made, columns), "%s: %.*s", name,
           STR_ARG(made));
     CHECK(has(made, " WHERE ") == (predicate != NULL) && (!predicate || has(made, predicate)),
@@ -346,7 +348,7 @@ static void check_index(struct canon *c, const char *name, const char *columns,
 /* CE-4.3-10, CE-4.3-11, CE-4.3-12: the indexes, over the numbers and times behind the view's
  * columns, in CANON's order; and the query for due retries uses its own. */
 TEST_DB(outbox_indexes) {
-    struct canon c;
+    struct fixture c;
     open_with_run(&c, url);
     request_many(&c, "r1", 50);
     bool postgres = db_is_postgres(ledger_db(c.ledger));
@@ -354,42 +356,42 @@ TEST_DB(outbox_indexes) {
     check_index(&c, "idx_outbox_retry", "(status, due_us)",
                 postgres ? "(status = 'FAILED'::text)" : "status = 'FAILED'");
     check_index(&c, "idx_outbox_idempotency", "(idempotency_key)", NULL);
-    if (postgres) canon_must_sql(&c, "ANALYZE state_effect; SET enable_seqscan = off");
-    str plan = canon_plan(&c, "SELECT effect_pos FROM state_effect WHERE status = 'FAILED'"
-                              " AND due_us <= 1767528000000000 ORDER BY due_us");
+    if (postgres) fixture_must_sql(&c, "ANALYZE state_effect; SET enable_seqscan = off");
+    str plan = fixture_plan(&c, "SELECT effect_pos FROM state_effect WHERE status = 'FAILED'"
+                                " AND due_us <= 1771228800000000 ORDER BY due_us");
     CHECK(has(plan, "idx_outbox_retry"), "%.*s", STR_ARG(plan));
     /* Of many that are due at one time, a claim reads no more than it takes. */
-    plan = canon_plan(&c, "SELECT effect_type FROM state_effect WHERE due_us <= 1767528000000000"
-                          " ORDER BY due_us, effect_pos LIMIT 10");
+    plan = fixture_plan(&c, "SELECT effect_type FROM state_effect WHERE due_us <= 1771228800000000"
+                            " ORDER BY due_us, effect_pos LIMIT 10");
     CHECK(has(plan, "state_effect_due") && !has(plan, "Sort"), "%.*s", STR_ARG(plan));
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 /* What a writer asks of the outbox again and again, it finds by an index: a few whole reads are
  * from making the indexes. (A connection that ends tells how it read.) */
 TEST(outbox_is_not_read_whole) {
     enum { EFFECTS = 100, WHOLE_READS_MAX = 20 };
-    struct canon c;
+    struct fixture c;
     struct error err = {0};
     open_with_run(&c, test_postgres());
     for (int i = 0; i < EFFECTS; i++) {
-        (void)outbox_ask(&c, "r1", "API_CALL", canon_fmt("{\"n\":%d}", i));
+        (void)outbox_ask(&c, "r1", "API_CALL", fixture_fmt("{\"n\":%d}", i));
         struct outbox_batch b = outbox_take(&c, 1);
         CHECK(b.count == 1 &&
                   outbox_complete(c.ledger, &b.items[0], STR("1"), STR("w"), &err) == ST_OK,
               "%s", err.msg);
     }
-    canon_reopen(&c);
-    int64_t reads = canon_int(&c, "SELECT seq_scan FROM pg_stat_user_tables WHERE relname ="
-                                  " 'state_effect'");
+    fixture_reopen(&c);
+    int64_t reads = fixture_int(&c, "SELECT seq_scan FROM pg_stat_user_tables WHERE relname ="
+                                    " 'state_effect'");
     CHECK(reads < WHOLE_READS_MAX, "%lld whole reads", (long long)reads);
-    canon_close(&c);
+    fixture_close(&c);
 }
 
-static void note_status(struct canon *c, uuid id, unsigned *seen) {
+static void note_status(struct fixture *c, uuid id, unsigned *seen) {
     str status_name =
-        canon_text(c, canon_fmt("SELECT status FROM outbox_events WHERE aggregate_id = '%.*s'",
-                                STR_ARG(canon_uuid_text(id))));
+        fixture_text(c, fixture_fmt("SELECT status FROM outbox_events WHERE aggregate_id = '%.*s'",
+                                    STR_ARG(fixture_uuid_text(id))));
     enum outbox_status s = outbox_status_named(status_name);
     CHECK(s != OUTBOX_NONE, "%.*s", STR_ARG(status_name));
     *seen |= 1U << s;
@@ -398,7 +400,7 @@ static void note_status(struct canon *c, uuid id, unsigned *seen) {
 /* CE-4.3-6: five values, PENDING first, and the table takes no other. */
 TEST_DB(outbox_status_values) {
     static const char *const others[] = {"NONE", "pending", "LOST", "", "DEAD"};
-    struct canon c;
+    struct fixture c;
     struct error err = {0};
     unsigned seen = 0;
     open_with_run(&c, url);
@@ -417,32 +419,33 @@ TEST_DB(outbox_status_values) {
     }
     CHECK(seen == 62, "%u", seen);
     for (size_t i = 0; i < COUNT_OF(others); i++)
-        CHECK(canon_sql(&c, canon_fmt("UPDATE state_effect SET status = '%s'", others[i])) != ST_OK,
+        CHECK(fixture_sql(&c, fixture_fmt("UPDATE state_effect SET status = '%s'", others[i])) !=
+                  ST_OK,
               "%s", others[i]);
-    CHECK(canon_sql(&c, "UPDATE state_effect SET status = NULL") != ST_OK);
-    str made = canon_text(&c, "SELECT {sqlite:dflt_value FROM pragma_table_info('state_effect')"
-                              " WHERE name = 'status'}{postgres:column_default FROM"
-                              " information_schema.columns WHERE table_name = 'state_effect' AND"
-                              " column_name = 'status'}");
+    CHECK(fixture_sql(&c, "UPDATE state_effect SET status = NULL") != ST_OK);
+    str made = fixture_text(&c, "SELECT {sqlite:dflt_value FROM pragma_table_info('state_effect')"
+                                " WHERE name = 'status'}{postgres:column_default FROM"
+                                " information_schema.columns WHERE table_name = 'state_effect' AND"
+                                " column_name = 'status'}");
     CHECK(has(made, "'PENDING'"), "%.*s", STR_ARG(made));
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 /* ---- lists ---- */
 
 /* Two tenants, four runs, three types, every status. */
-static void fill_lists(struct canon *c) {
+static void fill_lists(struct fixture *c) {
     static const char *const types[] = {"SOR_UPDATE", "API_CALL", "SEND_EMAIL"};
     struct error err = {0};
-    canon_open(c, c->url);
+    fixture_open(c, c->url);
     for (int i = 0; i < 4; i++) {
-        struct append_item run = canon_event("RunStarted", canon_fmt("r%d", i), NULL, 1);
+        struct append_item run = fixture_item("RunStarted", fixture_fmt("r%d", i), NULL, 1);
         if (i >= 2) run.event.tenant_id = STR("globex");
-        canon_rekey(&run);
-        canon_put(c, run);
+        fixture_rekey(&run);
+        fixture_put(c, run);
     }
     for (int i = 0; i < 40; i++) {
-        (void)outbox_ask(c, canon_fmt("r%d", i % 4), types[i % 3], canon_fmt("{\"n\":%d}", i));
+        (void)outbox_ask(c, fixture_fmt("r%d", i % 4), types[i % 3], fixture_fmt("{\"n\":%d}", i));
         if (i % 5 == 0) continue; /* PENDING, until it is taken with a later one */
         struct outbox_batch b = outbox_take(c, 1);
         CHECK(b.count == 1);
@@ -461,10 +464,10 @@ static void fill_lists(struct canon *c) {
                           &err) == ST_OK,
               "%s", err.msg);
     for (int i = 0; i < 4; i++)
-        (void)outbox_ask(c, canon_fmt("r%d", i), "FAX", canon_fmt("{\"last\":%d}", i));
+        (void)outbox_ask(c, fixture_fmt("r%d", i), "FAX", fixture_fmt("{\"last\":%d}", i));
 }
 
-static void check_list(struct canon *c, const struct outbox_filter *given, const char *where) {
+static void check_list(struct fixture *c, const struct outbox_filter *given, const char *where) {
     struct outbox_filter filter = *given;
     struct error err = {0};
     struct buf got;
@@ -478,22 +481,23 @@ static void check_list(struct canon *c, const struct outbox_filter *given, const
               "%s", err.msg);
         CHECK(count <= 3 && (next == 0 || count == 3));
         for (size_t i = 0; i < count; i++) {
-            buf_put(&got, canon_uuid_text(items[i].effect.id));
+            buf_put(&got, fixture_uuid_text(items[i].effect.id));
             buf_put_char(&got, '\n');
         }
         filter.before = next;
         CHECK(++pages < 100);
     } while (filter.before > 0);
-    str want = canon_lines(c, canon_fmt("SELECT aggregate_id FROM outbox_events WHERE %s ORDER BY"
-                                        " position DESC",
-                                        where));
+    str want =
+        fixture_lines(c, fixture_fmt("SELECT aggregate_id FROM outbox_events WHERE %s ORDER BY"
+                                     " position DESC",
+                                     where));
     CHECK(str_eq(buf_str(&got), want), "%s:\n%.*s\ninstead of\n%.*s", where, STR_ARG(buf_str(&got)),
           STR_ARG(want));
     buf_release(&got);
 }
 
 TEST_DB(outbox_lists_and_counts) {
-    struct canon c = {.url = url};
+    struct fixture c = {.url = url};
     struct error err = {0};
     fill_lists(&c);
     static const char *const runs[] = {NULL, "r0", "r3", "nowhere"};
@@ -517,31 +521,31 @@ TEST_DB(outbox_lists_and_counts) {
         const char *in = "";
         for (int s = OUTBOX_PENDING; s < OUTBOX_STATUS_COUNT; s++) {
             if (mask == 0 || mask & 1U << s)
-                in = canon_fmt("%s%s'%s'", in, *in ? "," : "",
-                               outbox_status_name((enum outbox_status)s));
+                in = fixture_fmt("%s%s'%s'", in, *in ? "," : "",
+                                 outbox_status_name((enum outbox_status)s));
         }
         check_list(&c, &f,
-                   canon_fmt("%s AND %s AND %s AND status IN (%s)", of_tenant,
-                             run ? canon_fmt("run_id = '%s'", run) : "1=1",
-                             type ? canon_fmt("event_type = '%s'", type) : "1=1", in));
+                   fixture_fmt("%s AND %s AND %s AND status IN (%s)", of_tenant,
+                               run ? fixture_fmt("run_id = '%s'", run) : "1=1",
+                               type ? fixture_fmt("event_type = '%s'", type) : "1=1", in));
     }
     struct outbox_stats stats;
     CHECK(outbox_stats(c.ledger, &stats, &err) == ST_OK, "%s", err.msg);
     for (int s = OUTBOX_PENDING; s < OUTBOX_STATUS_COUNT; s++) {
         int64_t rows =
-            canon_int(&c, canon_fmt("SELECT COUNT(*) FROM outbox_events WHERE status = '%s'",
-                                    outbox_status_name((enum outbox_status)s)));
+            fixture_int(&c, fixture_fmt("SELECT COUNT(*) FROM outbox_events WHERE status = '%s'",
+                                        outbox_status_name((enum outbox_status)s)));
         CHECK(rows > 0, "%s", outbox_status_name((enum outbox_status)s));
         CHECK(stats.count[s] == (s == OUTBOX_COMPLETED ? 0 : rows)); /* those are not counted */
     }
-    CHECK(stats.oldest_due_us == canon_int(&c, "SELECT MIN(due_us) FROM state_effect"));
+    CHECK(stats.oldest_due_us == fixture_int(&c, "SELECT MIN(due_us) FROM state_effect"));
     struct effect_info *items = NULL;
     size_t count = 0;
     int64_t next = 0;
     struct outbox_filter all = {0};
     CHECK(outbox_list(c.ledger, &all, 0, &c.arena, &items, &count, &next, &err) == ST_OK);
-    canon_clean(&c);
-    canon_close(&c);
+    fixture_clean(&c);
+    fixture_close(&c);
 }
 
 /* ---- its run ---- */
@@ -549,12 +553,12 @@ TEST_DB(outbox_lists_and_counts) {
 /* A run that has ended, and one that was archived: its effects are executed, fail, die, come back
  * and are asked for again all the same. */
 TEST_DB(outbox_of_finished_and_archived_runs) {
-    struct canon c;
+    struct fixture c;
     struct error err = {0};
     open_with_run(&c, url);
     struct effect_info early =
         outbox_ask(&c, "r1", "SOR_UPDATE", "{\"n\":1,\"idempotency_key\":\"k\"}");
-    canon_put(&c, canon_event("RunCompleted", "r1", NULL, 1));
+    fixture_put(&c, fixture_item("RunCompleted", "r1", NULL, 1));
     struct effect_info late = outbox_ask(&c, "r1", "SOR_UPDATE", "{\"n\":2}");
     CHECK(archive_run(&c, "r1").runs == 1 && archive_rows(&c, "ledger_event", "r1") == 0);
     struct effect_info same = outbox_ask(&c, "r1", "SOR_UPDATE", "{\"idempotency_key\":\"k\"}");
@@ -562,7 +566,7 @@ TEST_DB(outbox_of_finished_and_archived_runs) {
     struct outbox_batch b = outbox_take(&c, 10);
     CHECK(b.count == 2 && str_eq(b.items[1].payload, late.payload));
     CHECK(archive_run(&c, "r1").runs == 1 && archive_rows(&c, "ledger_event", "r1") == 0);
-    canon_reopen(&c);
+    fixture_reopen(&c);
     CHECK(outbox_complete(c.ledger, &b.items[0], STR("\"done\""), STR("w"), &err) == ST_OK, "%s",
           err.msg);
     for (int i = 0; i < 2; i++, c.now_us += 20000000) {
@@ -582,17 +586,17 @@ TEST_DB(outbox_of_finished_and_archived_runs) {
           "%s", err.msg);
     (void)outbox_ask(&c, "r1", "API_CALL", "{\"n\":3}");
     str done = outbox_read(&c, early.effect.id).result;
-    CHECK(canon_str_is(done, "\"done\""));
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM effects WHERE status = 'COMPLETED' AND"
-                        " execution_result IS NOT NULL") == 2);
-    canon_clean(&c);
-    str state = canon_state_dump(&c);
+    CHECK(text_is(done, "\"done\""));
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM effects WHERE status = 'COMPLETED' AND"
+                          " execution_result IS NOT NULL") == 2);
+    fixture_clean(&c);
+    str state = fixture_state_dump(&c);
     CHECK(ledger_rebuild(c.ledger, NULL, NULL, NULL, &err) == ST_OK, "%s", err.msg);
-    CHECK(str_eq(canon_state_dump(&c), state));
-    canon_close(&c);
+    CHECK(str_eq(fixture_state_dump(&c), state));
+    fixture_close(&c);
 }
 
-static const char *engine_append(struct canon *c, const struct lease *lease, int64_t known_seq,
+static const char *engine_append(struct fixture *c, const struct lease *lease, int64_t known_seq,
                                  enum claim_act act, struct append_item item) {
     struct run_claim claim = {.act = act,
                               .node_no = lease->node_no,
@@ -615,51 +619,52 @@ static const char *engine_append(struct canon *c, const struct lease *lease, int
 /* A node that carries the run out need not have read what became of its effects; what else happened
  * to the run it must have. With the run in memory, and read back. */
 TEST_DB(outbox_does_not_move_the_run) {
-    struct canon c;
+    struct fixture c;
     struct lease lease;
     struct error err = {0};
-    canon_open(&c, url);
+    fixture_open(&c, url);
     CHECK(lease_take(c.ledger, STR("n1"), 3600000, &lease, &err) == ST_OK, "%s", err.msg);
-    CHECK(*engine_append(&c, &lease, -1, CLAIM_OPEN, canon_event("RunStarted", "r1", NULL, 1)) ==
+    CHECK(*engine_append(&c, &lease, -1, CLAIM_OPEN, fixture_item("RunStarted", "r1", NULL, 1)) ==
           0);
     int64_t known = 1;
     for (int i = 0; i < 3; i++) {
-        (void)outbox_ask(&c, "r1", "SOR_UPDATE", canon_fmt("{\"n\":%d}", i));
-        if (i == 2) canon_reopen(&c);
+        (void)outbox_ask(&c, "r1", "SOR_UPDATE", fixture_fmt("{\"n\":%d}", i));
+        if (i == 2) fixture_reopen(&c);
         for (bool on = true; on; c.now_us += 20000000)
             on = outbox_fail_once(&c, "X", "no");
-        if (i == 1) canon_reopen(&c);
-        const char *why = engine_append(&c, &lease, known, CLAIM_NONE,
-                                        canon_event("StepStarted", "r1", canon_fmt("s%d", i), 1));
+        if (i == 1) fixture_reopen(&c);
+        const char *why =
+            engine_append(&c, &lease, known, CLAIM_NONE,
+                          fixture_item("StepStarted", "r1", fixture_fmt("s%d", i), 1));
         CHECK(*why == 0, "round %d: %s", i, why);
-        known = canon_int(&c, "SELECT MAX(sequence_number) FROM orchestration_events");
+        known = fixture_int(&c, "SELECT MAX(sequence_number) FROM orchestration_events");
     }
     (void)outbox_ask(&c, "r1", "SOR_UPDATE", "{\"n\":9}");
-    canon_put(&c, canon_event("RunNoted", "r1", NULL, 1));
+    fixture_put(&c, fixture_item("RunNoted", "r1", NULL, 1));
     (void)outbox_take(&c, 10);
     for (int i = 0; i < 2; i++) {
         const char *why = engine_append(&c, &lease, known, CLAIM_NONE,
-                                        canon_event("StepCompleted", "r1", "s0", 1));
+                                        fixture_item("StepCompleted", "r1", "s0", 1));
         CHECK(strcmp(why, "RUN_MOVED") == 0, "%s", why);
-        canon_reopen(&c);
+        fixture_reopen(&c);
     }
-    canon_clean(&c);
-    canon_close(&c);
+    fixture_clean(&c);
+    fixture_close(&c);
 }
 
 /* CE-6.1-2, CE-11-5: the run's trace has its effects, rows and events. CE-11-6: each fact of an
  * effect has its cause before it in its tenant: the request that of the step which asks, or what
  * the caller names, and all others the request. */
 TEST_DB(outbox_causes_and_traces) {
-    struct canon c;
+    struct fixture c;
     struct error err = {0};
     struct effect_info info = {0};
     bool existing = false;
     open_with_run(&c, url);
-    canon_put(&c, canon_event("RunStarted", "r2", NULL, 1));
-    struct append_result step = canon_put(&c, canon_event("StepStarted", "r1", "s1", 1));
-    struct append_result named = canon_put(&c, canon_event("RunNoted", "r2", NULL, 1));
-    canon_put(&c, canon_event("StepStarted", "r1", "s2", 1));
+    fixture_put(&c, fixture_item("RunStarted", "r2", NULL, 1));
+    struct append_result step = fixture_put(&c, fixture_item("StepStarted", "r1", "s1", 1));
+    struct append_result named = fixture_put(&c, fixture_item("RunNoted", "r2", NULL, 1));
+    fixture_put(&c, fixture_item("StepStarted", "r1", "s2", 1));
     struct effect_request request = {.run_id = STR("r1"),
                                      .type = STR("SOR_UPDATE"),
                                      .payload = STR("{\"n\":1}"),
@@ -669,8 +674,8 @@ TEST_DB(outbox_causes_and_traces) {
                                      .base_ms = -1};
     CHECK(outbox_request(c.ledger, &request, &c.arena, &info, &existing, &err) == ST_OK, "%s",
           err.msg);
-    CHECK(canon_str_is(info.step_id, "s1"));
-    CHECK(uuid_eq(info.correlation, canon_run(&c, "r1").correlation_id));
+    CHECK(text_is(info.step_id, "s1"));
+    CHECK(uuid_eq(info.correlation, fixture_run(&c, "r1").correlation_id));
     for (bool on = true; on; c.now_us += 20000000)
         on = outbox_fail_once(&c, "X", "no");
     CHECK(outbox_requeue(c.ledger, STR_NONE, info.effect.id, STR("ada"), STR_NONE, NULL, &err) ==
@@ -688,27 +693,30 @@ TEST_DB(outbox_causes_and_traces) {
                                       .base_ms = -1};
     CHECK(outbox_request(c.ledger, &request, &c.arena, &info, &existing, &err) == ST_OK, "%s",
           err.msg);
-    str causes = canon_lines(
+    str causes = fixture_lines(
         &c, "SELECT causation_id FROM orchestration_events WHERE event_type = 'EFFECT_REQUESTED'"
             " ORDER BY sequence_number LIMIT 2");
-    CHECK(canon_str_is(causes, canon_fmt("%.*s\n%.*s\n", STR_ARG(canon_uuid_text(step.event_id)),
-                                         STR_ARG(canon_uuid_text(named.event_id)))),
+    CHECK(text_is(causes, fixture_fmt("%.*s\n%.*s\n", STR_ARG(fixture_uuid_text(step.event_id)),
+                                      STR_ARG(fixture_uuid_text(named.event_id)))),
           "%.*s", STR_ARG(causes));
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM orchestration_events WHERE aggregate_type = 'EFFECT'"
-                        " AND causation_id IS NULL") == 0);
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM orchestration_events e JOIN orchestration_events q"
-                        " ON q.id = e.causation_id WHERE q.tenant_id <> e.tenant_id"
-                        " OR q.sequence_number >= e.sequence_number") == 0);
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM orchestration_events e JOIN outbox_events o ON"
-                        " o.aggregate_id = e.aggregate_id WHERE e.id <> o.id AND"
-                        " e.causation_id <> o.id") == 0,
+    CHECK(fixture_int(&c,
+                      "SELECT COUNT(*) FROM orchestration_events WHERE aggregate_type = 'EFFECT'"
+                      " AND causation_id IS NULL") == 0);
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM orchestration_events e JOIN orchestration_events q"
+                          " ON q.id = e.causation_id WHERE q.tenant_id <> e.tenant_id"
+                          " OR q.sequence_number >= e.sequence_number") == 0);
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM orchestration_events e JOIN outbox_events o ON"
+                          " o.aggregate_id = e.aggregate_id WHERE e.id <> o.id AND"
+                          " e.causation_id <> o.id") == 0,
           "what follows a request is caused by it");
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM orchestration_events WHERE aggregate_type = 'EFFECT'"
-                        " AND correlation_id <> (SELECT correlation_id FROM runs WHERE run_id ="
-                        " 'r1')") == 0);
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM outbox_events o JOIN effects f ON f.id ="
-                        " o.aggregate_id JOIN runs r ON r.run_id = o.run_id AND r.correlation_id ="
-                        " o.correlation_id AND r.correlation_id = f.correlation_id") == 3);
-    canon_clean(&c);
-    canon_close(&c);
+    CHECK(fixture_int(&c,
+                      "SELECT COUNT(*) FROM orchestration_events WHERE aggregate_type = 'EFFECT'"
+                      " AND correlation_id <> (SELECT correlation_id FROM runs WHERE run_id ="
+                      " 'r1')") == 0);
+    CHECK(fixture_int(&c,
+                      "SELECT COUNT(*) FROM outbox_events o JOIN effects f ON f.id ="
+                      " o.aggregate_id JOIN runs r ON r.run_id = o.run_id AND r.correlation_id ="
+                      " o.correlation_id AND r.correlation_id = f.correlation_id") == 3);
+    fixture_clean(&c);
+    fixture_close(&c);
 }

@@ -9,7 +9,7 @@ enum fault { CALL_BEFORE, CALL_AFTER, ALLOCATION, FAULTS };
 static const char *const fault_names[FAULTS] = {"call, before", "call, after", "allocation"};
 
 struct trial {
-    struct canon *c, *reader;
+    struct fixture *c, *reader;
     enum op op;
     enum fault fault;
     int64_t n;
@@ -68,10 +68,10 @@ static void must(struct trial *t, enum op op) {
 /* "PENDING 0": its status and its executions; empty if it is not there. Asked of the other
  * connection: what is stored. */
 static str stored(const struct trial *t) {
-    str row = canon_text(t->reader,
-                         canon_fmt("SELECT status || ' ' || executions FROM outbox_events WHERE"
-                                   " aggregate_id = '%.*s'",
-                                   STR_ARG(canon_uuid_text(t->id))));
+    str row = fixture_text(t->reader,
+                           fixture_fmt("SELECT status || ' ' || executions FROM outbox_events WHERE"
+                                       " aggregate_id = '%.*s'",
+                                       STR_ARG(fixture_uuid_text(t->id))));
     return row.ptr ? row : STR("");
 }
 
@@ -86,14 +86,14 @@ static void prepare(struct trial *t) {
 static void check_acknowledged(const struct trial *t) {
     static const char *const want[OPS] = {"PENDING 0",     "PROCESSING 1", "COMPLETED 1",
                                           "DEAD_LETTER 1", "PENDING 1",    "DEAD_LETTER 1"};
-    CHECK(canon_str_is(stored(t), want[t->op]), "%s, %s %lld: %.*s", op_names[t->op],
+    CHECK(text_is(stored(t), want[t->op]), "%s, %s %lld: %.*s", op_names[t->op],
           fault_names[t->fault], (long long)t->n, STR_ARG(stored(t)));
     if (t->op == REQUEST)
         CHECK(uuid_eq(t->info.effect.id, t->id) && t->info.payload.len > 0 &&
-              canon_str_is(t->info.step_id, "s1"));
+              text_is(t->info.step_id, "s1"));
     if (t->op == CLAIM) CHECK(t->batch.count == 1 && uuid_eq(t->batch.items[0].effect.id, t->id));
     if (t->op == READ)
-        CHECK(canon_str_is(t->info.error, "{\"code\":\"X\",\"message\":\"no\",\"stack\":\"at\"}") &&
+        CHECK(text_is(t->info.error, "{\"code\":\"X\",\"message\":\"no\",\"stack\":\"at\"}") &&
               t->info.payload.len > 0 && t->info.key.len > 0);
 }
 
@@ -102,10 +102,10 @@ static void recover(struct trial *t) {
     static const char *const before[OPS] = {
         "", "PENDING 0", "PROCESSING 1", "PROCESSING 1", "DEAD_LETTER 1", "DEAD_LETTER 1"};
     struct error err = {0};
-    bool not_done = canon_str_is(stored(t), before[t->op]);
+    bool not_done = text_is(stored(t), before[t->op]);
     if (!not_done) CHECK(t->fault == CALL_AFTER || t->op == REQUEST, "%s", op_names[t->op]);
     if (t->op == CLAIM && !not_done) { /* taken, and the worker does not know: its lease ends */
-        CHECK(canon_str_is(stored(t), "PROCESSING 1"));
+        CHECK(text_is(stored(t), "PROCESSING 1"));
         CHECK(do_op(t, CLAIM, &err) == ST_OK && t->batch.count == 0);
         t->c->now_us += 60000000;
         must(t, CLAIM);
@@ -136,11 +136,11 @@ static bool try_once(struct trial *t) {
     if (t->fault == ALLOCATION)
         mem_fail_at(t->n);
     else
-        canon_fail_at(t->c, t->n, t->fault == CALL_AFTER);
+        fixture_fail_at(t->c, t->n, t->fault == CALL_AFTER);
     status st = do_op(t, t->op, &err);
     bool failed = t->fault == ALLOCATION ? mem_calls() > t->n : st != ST_OK;
     mem_fail_at(-1);
-    canon_fail_at(t->c, INT64_MAX, false);
+    fixture_fail_at(t->c, INT64_MAX, false);
     CHECK(st == ST_OK || st == ST_RETRY, "%s, %s %lld: status %d, %s", op_names[t->op],
           fault_names[t->fault], (long long)t->n, (int)st, err.msg);
     if (st == ST_OK)
@@ -159,12 +159,12 @@ static int64_t stride(const struct trial *t) {
 }
 
 TEST_DB(outbox_survives_every_failure) {
-    struct canon c;
-    struct canon reader;
-    canon_open_faulty(&c, url, LEDGER_REJECT);
-    canon_open_reader(&reader, url);
-    canon_put(&c, canon_event("RunStarted", "r1", NULL, 1));
-    canon_put(&c, canon_event("StepStarted", "r1", "s1", 1));
+    struct fixture c;
+    struct fixture reader;
+    fixture_open_faulty(&c, url, LEDGER_REJECT);
+    fixture_open_reader(&reader, url);
+    fixture_put(&c, fixture_item("RunStarted", "r1", NULL, 1));
+    fixture_put(&c, fixture_item("StepStarted", "r1", "s1", 1));
     for (enum op op = 0; op < OPS; op++) {
         for (enum fault fault = 0; fault < FAULTS; fault++) {
             struct trial t = {.c = &c, .reader = &reader, .op = op, .fault = fault};
@@ -173,9 +173,10 @@ TEST_DB(outbox_survives_every_failure) {
             CHECK(t.n > 2, "%s, %s: only %lld", op_names[op], fault_names[fault], (long long)t.n);
         }
     }
-    canon_clean(&c);
-    CHECK(canon_int(&reader, "SELECT COUNT(*) FROM outbox_events WHERE status NOT IN ('COMPLETED',"
-                             "'DEAD_LETTER')") == 0);
-    canon_close(&c);
-    canon_close(&reader);
+    fixture_clean(&c);
+    CHECK(fixture_int(&reader,
+                      "SELECT COUNT(*) FROM outbox_events WHERE status NOT IN ('COMPLETED',"
+                      "'DEAD_LETTER')") == 0);
+    fixture_close(&c);
+    fixture_close(&reader);
 }

@@ -7,14 +7,14 @@
 #include "ledger/writer.h"
 #include "outbox_helper.h"
 
-static void open_with_runs(struct canon *c, str url) {
-    canon_open(c, url);
-    canon_put(c, canon_event("RunStarted", "r1", NULL, 1));
-    canon_put(c, canon_event("RunStarted", "r2", NULL, 1));
-    struct append_item theirs = canon_event("RunStarted", "g1", NULL, 1);
+static void open_with_runs(struct fixture *c, str url) {
+    fixture_open(c, url);
+    fixture_put(c, fixture_item("RunStarted", "r1", NULL, 1));
+    fixture_put(c, fixture_item("RunStarted", "r2", NULL, 1));
+    struct append_item theirs = fixture_item("RunStarted", "g1", NULL, 1);
     theirs.event.tenant_id = STR("globex");
-    canon_rekey(&theirs);
-    canon_put(c, theirs);
+    fixture_rekey(&theirs);
+    fixture_put(c, theirs);
 }
 
 static struct effect_request request_of(const char *run, const char *payload) {
@@ -64,14 +64,14 @@ static void *ask(void *context) {
 static void asker_init(struct asker *a, int i, struct writer *writer) {
     *a = (struct asker){.writer = writer, .through_outbox = i % 2 == 0};
     arena_init(&a->arena, 4096, SIZE_MAX);
-    a->request = request_of("r1", canon_fmt("{\"n\":%d,\"idempotency_key\":\"same\"}", i));
-    str id = canon_uuid_text(uuid_v4());
-    a->item = canon_fact(
+    a->request = request_of("r1", fixture_fmt("{\"n\":%d,\"idempotency_key\":\"same\"}", i));
+    str id = fixture_uuid_text(uuid_v4());
+    a->item = fixture_fact(
         EVENT_EFFECT_REQUESTED, i % 4 == 1 ? "r1" : "r2", id, 1,
-        canon_fmt("{\"effect_id\":\"%.*s\",\"effect_type\":\"API_CALL\",\"idempotency_key\":"
-                  "\"same\",\"max_retries\":5,\"base_delay_ms\":1000,\"payload\":{\"n\":%d,"
-                  "\"idempotency_key\":\"same\"}}",
-                  STR_ARG(id), i));
+        fixture_fmt("{\"effect_id\":\"%.*s\",\"effect_type\":\"API_CALL\",\"idempotency_key\":"
+                    "\"same\",\"max_retries\":5,\"base_delay_ms\":1000,\"payload\":{\"n\":%d,"
+                    "\"idempotency_key\":\"same\"}}",
+                    STR_ARG(id), i));
 }
 
 static void check_askers(struct asker *askers) {
@@ -93,12 +93,12 @@ static void check_askers(struct asker *askers) {
  * PostgreSQL by two nodes. */
 TEST_DB(outbox_parallel_requests_are_one) {
     static struct asker askers[REQUESTS];
-    struct canon nodes[2];
+    struct fixture nodes[2];
     struct writer *writers[2];
     struct error err = {0};
     open_with_runs(&nodes[0], url);
     int count = db_is_postgres(ledger_db(nodes[0].ledger)) ? 2 : 1;
-    if (count == 2) canon_open(&nodes[1], url);
+    if (count == 2) fixture_open(&nodes[1], url);
     for (int i = 0; i < count; i++) {
         CHECK(writer_open(nodes[i].ledger, NULL, &writers[i], &err) == ST_OK, "%s", err.msg);
         nodes[i].ledger = NULL; /* the writer's */
@@ -112,11 +112,11 @@ TEST_DB(outbox_parallel_requests_are_one) {
     for (int i = 0; i < count; i++)
         writer_close(writers[i]);
     check_askers(askers);
-    struct canon *c = &nodes[0];
-    canon_reopen(c);
-    CHECK(canon_int(c, "SELECT COUNT(*) FROM outbox_events") == 1);
-    CHECK(canon_int(c, "SELECT COUNT(*) FROM orchestration_events WHERE event_type ="
-                       " 'EFFECT_REQUESTED'") == 1);
+    struct fixture *c = &nodes[0];
+    fixture_reopen(c);
+    CHECK(fixture_int(c, "SELECT COUNT(*) FROM outbox_events") == 1);
+    CHECK(fixture_int(c, "SELECT COUNT(*) FROM orchestration_events WHERE event_type ="
+                         " 'EFFECT_REQUESTED'") == 1);
     int calls = 0; /* at the receiver */
     for (struct outbox_batch b = outbox_take(c, 10); b.count > 0; b = outbox_take(c, 10)) {
         for (size_t i = 0; i < b.count; i++, calls++)
@@ -124,14 +124,14 @@ TEST_DB(outbox_parallel_requests_are_one) {
         c->now_us += INT64_C(3600) * 1000000;
     }
     CHECK(calls == 1, "%d", calls);
-    canon_clean(c);
+    fixture_clean(c);
     for (int i = 0; i < count; i++)
-        canon_close(&nodes[i]);
+        fixture_close(&nodes[i]);
 }
 
 /* The same in one group: the second is answered with the first, which no database has seen. */
 TEST_DB(outbox_requests_of_one_group_are_one) {
-    struct canon c;
+    struct fixture c;
     struct asker askers[4];
     struct append_item items[4];
     struct append_result results[4];
@@ -141,26 +141,26 @@ TEST_DB(outbox_requests_of_one_group_are_one) {
         items[i] = askers[i].item;
         arena_release(&askers[i].arena);
     }
-    canon_batch(&c, items, 4, false, results);
+    fixture_batch(&c, items, 4, false, results);
     for (int i = 0; i < 4; i++)
         CHECK(results[i].code == ST_OK && results[i].duplicate == (i > 0) &&
               uuid_eq(results[i].event_id, items[0].event.event_id));
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM outbox_events") == 1);
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM outbox_events") == 1);
     /* Taken back with its group, the key is free again. */
-    struct append_item more[] = {askers[0].item, canon_event("RunStarted", "r1", NULL, 9)};
+    struct append_item more[] = {askers[0].item, fixture_item("RunStarted", "r1", NULL, 9)};
     uuid id = uuid_v4();
-    more[0] = canon_fact(EVENT_EFFECT_REQUESTED, "r1", canon_uuid_text(id), 1, "{}");
-    canon_batch(&c, more, 2, true, results);
+    more[0] = fixture_fact(EVENT_EFFECT_REQUESTED, "r1", fixture_uuid_text(id), 1, "{}");
+    fixture_batch(&c, more, 2, true, results);
     CHECK(results[0].code == ST_CONFLICT && results[1].code == ST_CONFLICT);
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM outbox_events") == 1);
-    canon_put(&c, more[0]);
-    canon_clean(&c);
-    canon_close(&c);
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM outbox_events") == 1);
+    fixture_put(&c, more[0]);
+    fixture_clean(&c);
+    fixture_close(&c);
 }
 
 /* ---- asked for again ---- */
 
-static struct effect_info ask_again(struct canon *c, const struct effect_request *request,
+static struct effect_info ask_again(struct fixture *c, const struct effect_request *request,
                                     bool want_existing) {
     struct effect_info info = {0};
     struct error err = {0};
@@ -175,12 +175,12 @@ static struct effect_info ask_again(struct canon *c, const struct effect_request
  * not from the same run, not from another of the tenant, not after the effect has ended. CE-5.1-1:
  * no row is without a key. */
 TEST_DB(outbox_same_key_is_the_same_effect) {
-    struct canon c;
+    struct fixture c;
     struct error err = {0};
     open_with_runs(&c, url);
     struct effect_request first = request_of("r1", "{\"n\":1,\"idempotency_key\":\"k\"}");
     struct effect_info e = ask_again(&c, &first, false);
-    str truth = canon_truth_dump(&c);
+    str truth = fixture_truth_dump(&c);
     for (int round = 0; round < 3; round++) {
         struct effect_request again = request_of("r1", "{\"n\":2,\"idempotency_key\":\"k\"}");
         struct effect_info same = ask_again(&c, &again, true);
@@ -188,52 +188,52 @@ TEST_DB(outbox_same_key_is_the_same_effect) {
         again.run_id = STR("r2");
         again.type = STR("SEND_EMAIL");
         same = ask_again(&c, &again, true);
-        CHECK(uuid_eq(same.effect.id, e.effect.id) && canon_str_is(same.run_id, "r1") &&
-              canon_str_is(same.effect.type, "API_CALL"));
+        CHECK(uuid_eq(same.effect.id, e.effect.id) && text_is(same.run_id, "r1") &&
+              text_is(same.effect.type, "API_CALL"));
         uuid id = e.effect.id; /* the same effect by its id, with another key */
         again = request_of("r1", "{\"idempotency_key\":\"other\"}");
         again.id = &id;
         same = ask_again(&c, &again, true);
-        CHECK(canon_str_is(same.key, "k"));
-        CHECK(str_eq(canon_truth_dump(&c), truth), "something was written");
+        CHECK(text_is(same.key, "k"));
+        CHECK(str_eq(fixture_truth_dump(&c), truth), "something was written");
         if (round == 0) { /* then with nothing in memory, then of an effect that has ended */
-            canon_reopen(&c);
+            fixture_reopen(&c);
         } else if (round == 1) {
             struct outbox_batch b = outbox_take(&c, 10);
             CHECK(b.count == 1 &&
-                  canon_str_is(b.items[0].payload, "{\"n\":1,\"idempotency_key\":\"k\"}"));
+                  text_is(b.items[0].payload, "{\"n\":1,\"idempotency_key\":\"k\"}"));
             CHECK(outbox_complete(c.ledger, &b.items[0], STR("{}"), STR("w"), &err) == ST_OK);
-            truth = canon_truth_dump(&c);
+            truth = fixture_truth_dump(&c);
         }
     }
     struct effect_request none = request_of("r1", "{\"n\":1}");
     struct effect_info other = ask_again(&c, &none, false);
     CHECK(other.key.len > 0 && !uuid_eq(other.effect.id, e.effect.id));
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM outbox_events WHERE idempotency_key IS NULL OR"
-                        " idempotency_key NOT LIKE '%/_%'") == 0);
-    str key = canon_member(canon_json(&c, other.payload), "idempotency_key");
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM outbox_events WHERE idempotency_key IS NULL OR"
+                          " idempotency_key NOT LIKE '%/_%'") == 0);
+    str key = fixture_member(fixture_json(&c, other.payload), "idempotency_key");
     CHECK(str_eq(key, other.key), "receivers find the key in the payload");
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM orchestration_events e LEFT JOIN outbox_events o ON"
-                        " o.aggregate_id = e.aggregate_id WHERE e.aggregate_type = 'EFFECT' AND"
-                        " o.id IS NULL") == 0,
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM orchestration_events e LEFT JOIN outbox_events o ON"
+                          " o.aggregate_id = e.aggregate_id WHERE e.aggregate_type = 'EFFECT' AND"
+                          " o.id IS NULL") == 0,
           "an event of no effect");
-    canon_clean(&c);
-    canon_close(&c);
+    fixture_clean(&c);
+    fixture_close(&c);
 }
 
 TEST_DB(outbox_same_key_of_two_tenants) {
-    struct canon c;
+    struct fixture c;
     open_with_runs(&c, url);
     struct effect_request mine = request_of("r1", "{\"n\":1,\"idempotency_key\":\"k\"}");
     struct effect_request theirs = request_of("g1", "{\"n\":2,\"idempotency_key\":\"k\"}");
     struct effect_info a = ask_again(&c, &mine, false);
     struct effect_info b = ask_again(&c, &theirs, false);
     CHECK(!uuid_eq(a.effect.id, b.effect.id) && str_eq(a.key, b.key));
-    CHECK(canon_str_is(b.tenant_id, "globex") && canon_str_is(a.tenant_id, "acme"));
-    CHECK(canon_int(&c, "SELECT COUNT(DISTINCT idempotency_key) FROM outbox_events") == 2);
+    CHECK(text_is(b.tenant_id, "globex") && text_is(a.tenant_id, "acme"));
+    CHECK(fixture_int(&c, "SELECT COUNT(DISTINCT idempotency_key) FROM outbox_events") == 2);
     CHECK(outbox_take(&c, 10).count == 2);
-    canon_clean(&c);
-    canon_close(&c);
+    fixture_clean(&c);
+    fixture_close(&c);
 }
 
 /* A row like the first one, but for what is given. */
@@ -247,71 +247,72 @@ TEST_DB(outbox_same_key_of_two_tenants) {
 
 /* CE-4.3-4: no key, a key of 256 characters, a repeated key: no new row. */
 TEST_DB(outbox_key_column) {
-    struct canon c;
+    struct fixture c;
     open_with_runs(&c, url);
     (void)outbox_ask(&c, "r1", "API_CALL", "{}");
-    CHECK(canon_sql(&c, COPY("1", "NULL")) != ST_OK);
-    CHECK(canon_sql(&c, COPY("2", CHARS("256"))) != ST_OK);
-    CHECK(canon_sql(&c, COPY("3", "idempotency_key")) != ST_OK);
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM state_effect") == 1);
+    CHECK(fixture_sql(&c, COPY("1", "NULL")) != ST_OK);
+    CHECK(fixture_sql(&c, COPY("2", CHARS("256"))) != ST_OK);
+    CHECK(fixture_sql(&c, COPY("3", "idempotency_key")) != ST_OK);
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM state_effect") == 1);
     /* and the same with 255 and a key of its own is a row: it was the key */
-    CHECK(canon_sql(&c, COPY("4", CHARS("255"))) == ST_OK);
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM state_effect") == 2);
-    canon_close(&c);
+    CHECK(fixture_sql(&c, COPY("4", CHARS("255"))) == ST_OK);
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM state_effect") == 2);
+    fixture_close(&c);
 }
 
 /* CE-4.3-1: a row that is asked for without an id has one, which is a UUID and no other's, and the
  * tenant's; a row of no tenant is refused. CE-4.3-2: so is one without a type, or with one of 101
  * characters. */
 TEST_DB(outbox_identity_and_type_columns) {
-    struct canon c;
+    struct fixture c;
     uuid id;
     open_with_runs(&c, url);
     (void)outbox_ask(&c, "r1", "API_CALL", "{}");
-    CHECK(canon_sql(&c, COPY_OF("1", "NULL", "effect_type", "'a'")) != ST_OK);
-    CHECK(canon_sql(&c, COPY_OF("2", "tenant_no", "NULL", "'b'")) != ST_OK);
-    CHECK(canon_sql(&c, COPY_OF("3", "tenant_no", CHARS("101"), "'c'")) != ST_OK);
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM state_effect") == 1);
-    CHECK(canon_sql(&c, COPY_OF("4", "tenant_no", CHARS("100"), "'d'")) == ST_OK);
-    canon_must_sql(&c, "DELETE FROM state_effect WHERE idempotency_key = 'd'");
+    CHECK(fixture_sql(&c, COPY_OF("1", "NULL", "effect_type", "'a'")) != ST_OK);
+    CHECK(fixture_sql(&c, COPY_OF("2", "tenant_no", "NULL", "'b'")) != ST_OK);
+    CHECK(fixture_sql(&c, COPY_OF("3", "tenant_no", CHARS("101"), "'c'")) != ST_OK);
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM state_effect") == 1);
+    CHECK(fixture_sql(&c, COPY_OF("4", "tenant_no", CHARS("100"), "'d'")) == ST_OK);
+    fixture_must_sql(&c, "DELETE FROM state_effect WHERE idempotency_key = 'd'");
     (void)outbox_ask(&c, "r1", "API_CALL", "{\"n\":2}");
-    CHECK(canon_int(&c, "SELECT COUNT(DISTINCT id) FROM outbox_events") == 2);
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM outbox_events o JOIN tenants t ON t.id = o.tenant_id"
-                        " WHERE t.tenant_id = 'acme'") == 2);
-    CHECK(uuid_parse(canon_text(&c, "SELECT id FROM outbox_events"), &id));
-    CHECK(uuid_parse(canon_text(&c, "SELECT tenant_id FROM outbox_events"), &id));
-    canon_clean(&c);
-    canon_close(&c);
+    CHECK(fixture_int(&c, "SELECT COUNT(DISTINCT id) FROM outbox_events") == 2);
+    CHECK(fixture_int(&c,
+                      "SELECT COUNT(*) FROM outbox_events o JOIN tenants t ON t.id = o.tenant_id"
+                      " WHERE t.tenant_id = 'acme'") == 2);
+    CHECK(uuid_parse(fixture_text(&c, "SELECT id FROM outbox_events"), &id));
+    CHECK(uuid_parse(fixture_text(&c, "SELECT tenant_id FROM outbox_events"), &id));
+    fixture_clean(&c);
+    fixture_close(&c);
 }
 
 /* The longest key that is taken fits the column with its tenant. */
 TEST_DB(outbox_longest_key) {
-    struct canon c;
+    struct fixture c;
     open_with_runs(&c, url);
-    const char *key = canon_fmt("%0235d", 7);
-    struct effect_request r = request_of("r1", canon_fmt("{\"idempotency_key\":\"%s\"}", key));
+    const char *key = fixture_fmt("%0235d", 7);
+    struct effect_request r = request_of("r1", fixture_fmt("{\"idempotency_key\":\"%s\"}", key));
     struct effect_info e = ask_again(&c, &r, false);
-    CHECK(canon_str_is(e.key, key));
+    CHECK(text_is(e.key, key));
     (void)ask_again(&c, &r, true);
-    canon_clean(&c);
-    canon_close(&c);
+    fixture_clean(&c);
+    fixture_close(&c);
 }
 
 /* ---- refused ---- */
 
-static void refused(struct canon *c, const struct effect_request *request, status code,
+static void refused(struct fixture *c, const struct effect_request *request, status code,
                     const char *reason) {
     struct effect_info info = {0};
     struct error err = {0};
     bool existing = false;
-    str truth = canon_truth_dump(c);
+    str truth = fixture_truth_dump(c);
     status st = outbox_request(c->ledger, request, &c->arena, &info, &existing, &err);
     CHECK(st == code && err.reason && strcmp(err.reason, reason) == 0,
           "%.*s %.*s: status %d, %s: %s", STR_ARG(request->type),
           (int)(request->payload.len < 99 ? request->payload.len : 99), request->payload.ptr,
           (int)st, err.reason, err.msg);
-    CHECK(str_eq(canon_truth_dump(c), truth) &&
-              canon_int(c, "SELECT COUNT(*) FROM state_effect") == 0,
+    CHECK(str_eq(fixture_truth_dump(c), truth) &&
+              fixture_int(c, "SELECT COUNT(*) FROM state_effect") == 0,
           "something was written");
 }
 
@@ -346,7 +347,7 @@ TEST_DB(outbox_refuses_at_the_door) {
         {"{\"url\":\"http://a@b@example.com?x\"}", "EFFECT_SECRET_PLAIN"},
     };
     static const char *const types[] = {"", "A B", "A/B", "\xc3\xa9", "A\n", "A'B"};
-    struct canon c;
+    struct fixture c;
     open_with_runs(&c, url);
     for (size_t i = 0; i < COUNT_OF(payloads); i++) {
         struct effect_request r = request_of("r1", payloads[i].payload);
@@ -358,7 +359,7 @@ TEST_DB(outbox_refuses_at_the_door) {
         refused(&c, &r, ST_INVALID, "EFFECT_TYPE_INVALID");
     }
     struct effect_request r = request_of("r1", "{}");
-    r.type = str_c(canon_fmt("%0101d", 0));
+    r.type = str_c(fixture_fmt("%0101d", 0));
     refused(&c, &r, ST_INVALID, "EFFECT_TYPE_INVALID");
     r = request_of("r1", "{}");
     r.max_retries = EFFECT_RETRIES_MAX + 1;
@@ -379,11 +380,11 @@ TEST_DB(outbox_refuses_at_the_door) {
     (void)outbox_ask(&c, "r1", "a-Z_0.9",
                      "{\"headers\":{\"Authorization\":{\"secret\":\"TOKEN\"},\"X-Api-Keys\":\"1\"},"
                      "\"authorization\":\"no header\",\"url\":\"https://example.com/@me?a@b\"}");
-    canon_clean(&c);
-    canon_close(&c);
+    fixture_clean(&c);
+    fixture_close(&c);
 }
 
-static const char *filled(struct canon *c, const char *before, size_t count, char fill,
+static const char *filled(struct fixture *c, const char *before, size_t count, char fill,
                           const char *after) {
     size_t head = strlen(before);
     char *text = arena_alloc(&c->arena, head + count + strlen(after) + 1);
@@ -393,13 +394,13 @@ static const char *filled(struct canon *c, const char *before, size_t count, cha
     return text;
 }
 
-static const char *nested(struct canon *c, size_t depth) {
+static const char *nested(struct fixture *c, size_t depth) {
     const char *open = filled(c, "{\"a\":", depth, '[', "");
     return filled(c, open, depth, ']', "}");
 }
 
 TEST_DB(outbox_large_and_deep_payloads) {
-    struct canon c;
+    struct fixture c;
     open_with_runs(&c, url);
     struct effect_request r =
         request_of("r1", filled(&c, "{\"a\":\"", EVENT_BYTES_MAX, 'x', "\"}"));
@@ -411,7 +412,7 @@ TEST_DB(outbox_large_and_deep_payloads) {
     struct effect_info big =
         outbox_ask(&c, "r1", "API_CALL", filled(&c, "{\"a\":\"", (size_t)250 * 1024, 'x', "\"}"));
     struct effect_info deep = outbox_ask(&c, "r1", "API_CALL", nested(&c, JSON_DEPTH_MAX - 5));
-    canon_reopen(&c);
+    fixture_reopen(&c);
     struct outbox_batch b = outbox_take(&c, 10);
     CHECK(b.count == 2 && str_eq(b.items[0].payload, big.payload) &&
           str_eq(b.items[1].payload, deep.payload));
@@ -429,17 +430,17 @@ TEST_DB(outbox_large_and_deep_payloads) {
                       STR("w"), NULL, &err) == ST_OK,
           "%s", err.msg);
     str error = outbox_read(&c, deep.effect.id).error;
-    CHECK(canon_str_is(error, "{\"code\":\"C\",\"message\":\"\xef\xbf\xbd\xef\xbf\xbd\","
-                              "\"stack\":\"\\u0001\"}"),
+    CHECK(text_is(error, "{\"code\":\"C\",\"message\":\"\xef\xbf\xbd\xef\xbf\xbd\","
+                         "\"stack\":\"\\u0001\"}"),
           "%.*s", STR_ARG(error));
     CHECK(outbox_read(&c, big.effect.id).effect.status == OUTBOX_FAILED);
-    canon_clean(&c);
-    canon_close(&c);
+    fixture_clean(&c);
+    fixture_close(&c);
 }
 
 /* An id belongs to one effect; in the same run it is that effect, asked for again. */
 TEST_DB(outbox_id_of_another_run) {
-    struct canon c;
+    struct fixture c;
     struct effect_info info = {0};
     struct error err = {0};
     bool existing = false;
@@ -453,21 +454,21 @@ TEST_DB(outbox_id_of_another_run) {
                   strcmp(err.reason, "EFFECT_ID_TAKEN") == 0,
               "%s", err.msg);
     }
-    str fresh = canon_uuid_text(uuid_v4()); /* in one group, and of a tenant that is new */
+    str fresh = fixture_uuid_text(uuid_v4()); /* in one group, and of a tenant that is new */
     struct append_item items[] = {
-        canon_fact(EVENT_EFFECT_REQUESTED, "r1", fresh, 1, "{}"),
-        canon_fact(EVENT_EFFECT_REQUESTED, "n1", fresh, 1, "{}"),
-        canon_event("RunStarted", "r3", NULL, 1),
+        fixture_fact(EVENT_EFFECT_REQUESTED, "r1", fresh, 1, "{}"),
+        fixture_fact(EVENT_EFFECT_REQUESTED, "n1", fresh, 1, "{}"),
+        fixture_item("RunStarted", "r3", NULL, 1),
     };
     struct append_result results[3];
     items[1].event.tenant_id = STR("initech");
     event_key_derive(&items[1].event, items[1].event.key);
-    canon_batch(&c, items, 3, false, results);
+    fixture_batch(&c, items, 3, false, results);
     CHECK(results[0].code == ST_OK && results[2].code == ST_OK);
     CHECK(results[1].code == ST_CONFLICT && strcmp(results[1].err->reason, "EFFECT_ID_TAKEN") == 0);
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM outbox_events") == 2);
-    canon_clean(&c);
-    canon_close(&c);
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM outbox_events") == 2);
+    fixture_clean(&c);
+    fixture_close(&c);
 }
 
 /* ---- beside a commit ---- */
@@ -478,7 +479,7 @@ struct beside {
     struct append_request request, *pointer;
 };
 
-static void beside_make(struct beside *b, struct canon *c, struct append_item first,
+static void beside_make(struct beside *b, struct fixture *c, struct append_item first,
                         const struct append_item *second) {
     b->items[0] = first;
     if (second) b->items[1] = *second;
@@ -490,31 +491,31 @@ static void beside_make(struct beside *b, struct canon *c, struct append_item fi
 /* What a group made beside a commit says of an effect holds when that commit has ended: it goes on
  * with it, is taken back without a trace, and waits if it asks for the key that is on its way. */
 TEST(outbox_groups_beside_a_commit) {
-    struct canon c;
+    struct fixture c;
     struct error err = {0};
-    canon_open(&c, test_postgres());
+    fixture_open(&c, test_postgres());
     c.options.always_beside = true;
-    canon_reopen(&c);
-    canon_put(&c, canon_event("RunStarted", "r1", NULL, 1));
+    fixture_reopen(&c);
+    fixture_put(&c, fixture_item("RunStarted", "r1", NULL, 1));
     /* Its types are known: only what is about effects keeps a group waiting. */
-    str old = canon_uuid_text(uuid_v4());
-    canon_put(&c, canon_fact(EVENT_EFFECT_REQUESTED, "r1", old, 1, "{}"));
-    canon_put(&c, canon_fact(EVENT_EFFECT_EXECUTING, "r1", old, 1, "{}"));
+    str old = fixture_uuid_text(uuid_v4());
+    fixture_put(&c, fixture_fact(EVENT_EFFECT_REQUESTED, "r1", old, 1, "{}"));
+    fixture_put(&c, fixture_fact(EVENT_EFFECT_EXECUTING, "r1", old, 1, "{}"));
     for (int kind = 0; kind < 3; kind++) {
         static struct beside first;
         static struct beside next;
-        str id = canon_uuid_text(uuid_v4());
-        struct append_item request = canon_fact(EVENT_EFFECT_REQUESTED, "r1", id, 1, "{}");
-        struct append_item claim = canon_fact(EVENT_EFFECT_EXECUTING, "r1", id, 1, "{}");
-        struct append_item odd = canon_event("RunNoted", "r1", NULL, kind + 1);
-        odd.event.plan_version = str_c(canon_fmt("new%d", kind)); /* not known yet */
-        canon_rekey(&odd);
-        str twin = canon_uuid_text(uuid_v4()); /* another effect, with the key of the first */
+        str id = fixture_uuid_text(uuid_v4());
+        struct append_item request = fixture_fact(EVENT_EFFECT_REQUESTED, "r1", id, 1, "{}");
+        struct append_item claim = fixture_fact(EVENT_EFFECT_EXECUTING, "r1", id, 1, "{}");
+        struct append_item odd = fixture_item("RunNoted", "r1", NULL, kind + 1);
+        odd.event.plan_version = str_c(fixture_fmt("new%d", kind)); /* not known yet */
+        fixture_rekey(&odd);
+        str twin = fixture_uuid_text(uuid_v4()); /* another effect, with the key of the first */
         struct append_item again =
-            canon_fact(EVENT_EFFECT_REQUESTED, "r1", twin, 1,
-                       canon_fmt("{\"effect_type\":\"API_CALL\",\"idempotency_key\":\"%.*s\","
-                                 "\"max_retries\":5,\"base_delay_ms\":1,\"payload\":{}}",
-                                 STR_ARG(id)));
+            fixture_fact(EVENT_EFFECT_REQUESTED, "r1", twin, 1,
+                         fixture_fmt("{\"effect_type\":\"API_CALL\",\"idempotency_key\":\"%.*s\","
+                                     "\"max_retries\":5,\"base_delay_ms\":1,\"payload\":{}}",
+                                     STR_ARG(id)));
         beside_make(&first, &c, request, NULL);
         beside_make(&next, &c, claim, kind == 1 ? &odd : kind == 2 ? &again : NULL);
         CHECK(ledger_stage(c.ledger, &first.pointer, 1, &err) == ST_OK, "%s", err.msg);
@@ -530,12 +531,13 @@ TEST(outbox_groups_beside_a_commit) {
             CHECK(ledger_append(c.ledger, &next.pointer, 1, &err) == ST_OK, "%s", err.msg);
         CHECK(next.results[0].code == ST_OK && !next.results[0].duplicate);
         CHECK(kind != 2 || (next.results[1].code == ST_OK && next.results[1].duplicate));
-        str row = canon_text(&c, canon_fmt("SELECT status || ' ' || executions FROM outbox_events"
-                                           " WHERE aggregate_id = '%.*s'",
-                                           STR_ARG(id)));
-        CHECK(canon_str_is(row, "PROCESSING 1"), "kind %d: %.*s", kind, STR_ARG(row));
-        canon_clean(&c);
+        str row =
+            fixture_text(&c, fixture_fmt("SELECT status || ' ' || executions FROM outbox_events"
+                                         " WHERE aggregate_id = '%.*s'",
+                                         STR_ARG(id)));
+        CHECK(text_is(row, "PROCESSING 1"), "kind %d: %.*s", kind, STR_ARG(row));
+        fixture_clean(&c);
     }
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM outbox_events") == 4);
-    canon_close(&c);
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM outbox_events") == 4);
+    fixture_close(&c);
 }

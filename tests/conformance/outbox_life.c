@@ -4,19 +4,19 @@
 static const char mail[] =
     "{\"to\":[\"a@example.com\"],\"subject\":\"hi\",\"body_html\":\"<p>x</p>\"}";
 
-static void open_with_run(struct canon *c, str url) {
-    canon_open(c, url);
-    canon_put(c, canon_event("RunStarted", "r1", NULL, 1));
+static void open_with_run(struct fixture *c, str url) {
+    fixture_open(c, url);
+    fixture_put(c, fixture_item("RunStarted", "r1", NULL, 1));
 }
 
 /* CE-3.2-15, CE-4.4-2, CE-4.3-9, CE-10.1-2: a request is one EFFECT_REQUESTED and one outbox row
  * with the effect's values, PENDING. CE-4.3-7: no retries yet. */
 TEST_DB(outbox_request_makes_event_and_row) {
-    struct canon c;
+    struct fixture c;
     open_with_run(&c, url);
     struct effect_info e = outbox_ask(&c, "r1", "SEND_EMAIL", mail);
-    CHECK(canon_str_is(outbox_facts(&c, e.effect.id), "EFFECT_REQUESTED\n"));
-    str row = canon_lines(
+    CHECK(text_is(outbox_facts(&c, e.effect.id), "EFFECT_REQUESTED\n"));
+    str row = fixture_lines(
         &c,
         "SELECT o.status||' '||o.event_type||' '||o.retry_count||' '||o.max_retries||' '||"
         "o.aggregate_type||' '||COALESCE(o.next_retry_at,'-')||' '||COALESCE(o.processed_at,'-')"
@@ -24,47 +24,49 @@ TEST_DB(outbox_request_makes_event_and_row) {
         " JOIN orchestration_events e ON e.id = o.id AND e.event_type = 'EFFECT_REQUESTED'"
         " AND e.aggregate_id = f.id AND e.correlation_id = o.correlation_id"
         " AND e.tenant_id = o.tenant_id AND e.occurred_at = o.created_at");
-    CHECK(canon_str_is(row, "PENDING SEND_EMAIL 0 3 EFFECT - - PENDING\n"), "%.*s", STR_ARG(row));
-    str subject = canon_text(&c, "SELECT {sqlite:json_extract(payload,'$.subject')}"
-                                 "{postgres:payload->>'subject'} FROM outbox_events");
-    CHECK(canon_str_is(subject, "hi"));
-    str key = canon_text(&c, "SELECT idempotency_key FROM outbox_events");
+    CHECK(text_is(row, "PENDING SEND_EMAIL 0 3 EFFECT - - PENDING\n"), "%.*s", STR_ARG(row));
+    str subject = fixture_text(&c, "SELECT {sqlite:json_extract(payload,'$.subject')}"
+                                   "{postgres:payload->>'subject'} FROM outbox_events");
+    CHECK(text_is(subject, "hi"));
+    str key = fixture_text(&c, "SELECT idempotency_key FROM outbox_events");
     CHECK(str_ends(key, e.key) && key.len > e.key.len, "%.*s", STR_ARG(key));
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 /* CE-4.2-1, CE-4.4-1, CE-4.2-4: whichever call of the database fails, before or after it did its
  * work, event and row are both there, or neither. */
 TEST_DB(outbox_request_is_all_or_nothing) {
     for (int64_t n = 1; n < 40; n++) {
-        struct canon c;
+        struct fixture c;
         struct error err = {0};
         struct effect_info info;
         bool existing = false;
-        canon_open_faulty(&c, url, LEDGER_REJECT);
-        if (n == 1) canon_put(&c, canon_event("RunStarted", "r1", NULL, 1));
-        const char *payload = canon_fmt("{\"n\":%d}", (int)n);
+        fixture_open_faulty(&c, url, LEDGER_REJECT);
+        if (n == 1) fixture_put(&c, fixture_item("RunStarted", "r1", NULL, 1));
+        const char *payload = fixture_fmt("{\"n\":%d}", (int)n);
         struct effect_request request = {.run_id = STR("r1"),
                                          .type = STR("API_CALL"),
                                          .payload = str_c(payload),
                                          .max_retries = -1,
                                          .base_ms = -1};
-        canon_fail_at(&c, n, n % 2 == 0);
+        fixture_fail_at(&c, n, n % 2 == 0);
         status st = outbox_request(c.ledger, &request, &c.arena, &info, &existing, &err);
-        canon_close(&c);
-        canon_open(&c, url);
-        int64_t rows = canon_int(&c, "SELECT COUNT(*) FROM outbox_events");
-        int64_t facts = canon_int(&c, "SELECT COUNT(*) FROM orchestration_events WHERE event_type ="
-                                      " 'EFFECT_REQUESTED'");
+        fixture_close(&c);
+        fixture_open(&c, url);
+        int64_t rows = fixture_int(&c, "SELECT COUNT(*) FROM outbox_events");
+        int64_t facts =
+            fixture_int(&c, "SELECT COUNT(*) FROM orchestration_events WHERE event_type ="
+                            " 'EFFECT_REQUESTED'");
         CHECK(rows == facts, "call %d: %d rows, %d events", (int)n, (int)rows, (int)facts);
         if (st == ST_OK) {
-            str id = canon_uuid_text(info.effect.id);
-            CHECK(canon_int(&c, canon_fmt("SELECT COUNT(*) FROM outbox_events WHERE aggregate_id ="
+            str id = fixture_uuid_text(info.effect.id);
+            CHECK(fixture_int(&c,
+                              fixture_fmt("SELECT COUNT(*) FROM outbox_events WHERE aggregate_id ="
                                           " '%.*s'",
                                           STR_ARG(id))) == 1,
                   "acknowledged, and not there");
         }
-        canon_close(&c);
+        fixture_close(&c);
     }
 }
 
@@ -72,49 +74,49 @@ TEST_DB(outbox_request_is_all_or_nothing) {
  * CE-4.4-11, CE-4.3-5, CE-4.3-8: success is one EFFECT_COMPLETED caused by the request, and row and
  * effect are COMPLETED with the same result and time. */
 TEST_DB(outbox_success) {
-    struct canon c;
+    struct fixture c;
     struct error err = {0};
     open_with_run(&c, url);
     struct effect_info e = outbox_ask(&c, "r1", "API_CALL", "{\"url\":\"https://x.example/\"}");
     c.now_us += 1000000;
     struct outbox_batch batch = outbox_take(&c, 10);
     CHECK(batch.count == 1 && batch.items[0].effect.executions == 1 && !batch.more);
-    CHECK(canon_str_is(canon_text(&c, "SELECT status FROM outbox_events"), "PROCESSING"));
-    CHECK(canon_text(&c, "SELECT processed_at FROM outbox_events").ptr == NULL);
+    CHECK(text_is(fixture_text(&c, "SELECT status FROM outbox_events"), "PROCESSING"));
+    CHECK(fixture_text(&c, "SELECT processed_at FROM outbox_events").ptr == NULL);
     CHECK(outbox_take(&c, 10).count == 0, "it is taken");
     c.now_us += 1000000;
     CHECK(outbox_complete(c.ledger, &batch.items[0], STR("{\"ok\":true}"), STR("w1"), &err) ==
               ST_OK,
           "%s", err.msg);
-    CHECK(canon_str_is(outbox_facts(&c, e.effect.id),
-                       "EFFECT_REQUESTED\nEFFECT_EXECUTING\nEFFECT_COMPLETED\n"));
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM orchestration_events e JOIN orchestration_events q"
-                        " ON q.id = e.causation_id WHERE q.event_type = 'EFFECT_REQUESTED'"
-                        " AND e.event_type IN ('EFFECT_EXECUTING','EFFECT_COMPLETED')") == 2);
-    str row = canon_lines(
+    CHECK(text_is(outbox_facts(&c, e.effect.id),
+                  "EFFECT_REQUESTED\nEFFECT_EXECUTING\nEFFECT_COMPLETED\n"));
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM orchestration_events e JOIN orchestration_events q"
+                          " ON q.id = e.causation_id WHERE q.event_type = 'EFFECT_REQUESTED'"
+                          " AND e.event_type IN ('EFFECT_EXECUTING','EFFECT_COMPLETED')") == 2);
+    str row = fixture_lines(
         &c, "SELECT o.status||' '||f.status||' '||{sqlite:o.result}{postgres:o.result::text}||' '||"
             "{sqlite:f.execution_result}{postgres:f.execution_result::text}||' '||o.processed_at"
             " FROM outbox_events o JOIN effects f ON f.id = o.aggregate_id AND f.executed_at ="
             " o.processed_at");
-    CHECK(canon_str_is(row, "COMPLETED COMPLETED {\"ok\":true} {\"ok\":true} "
-                            "2026-01-04T12:00:02.000000Z\n"),
+    CHECK(text_is(row, "COMPLETED COMPLETED {\"ok\":true} {\"ok\":true} "
+                       "2026-02-16T08:00:02.000000Z\n"),
           "%.*s", STR_ARG(row));
     struct effect_info done = outbox_read(&c, e.effect.id);
-    CHECK(canon_str_is(done.result, "{\"ok\":true}") && done.effect.status == OUTBOX_COMPLETED);
+    CHECK(text_is(done.result, "{\"ok\":true}") && done.effect.status == OUTBOX_COMPLETED);
     /* It ends once: a second answer changes nothing. */
     CHECK(outbox_fail(c.ledger, &batch.items[0], STR("X"), STR("late"), STR_NONE, STR("w1"), NULL,
                       &err) == ST_CONFLICT &&
           strcmp(err.reason, "EFFECT_MOVED") == 0);
     c.now_us += INT64_C(86400) * 1000000;
     CHECK(outbox_take(&c, 10).count == 0, "nothing is left to do");
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 /* CE-3.2-18, CE-3.2-19, CE-3.3-3, CE-4.4-12, CE-4.4-15, CE-4.4-3, CE-4.4-4: a failure is one
  * EFFECT_FAILED with the seven members, then one EFFECT_RETRYING; the row is FAILED with the same
  * time, is not taken before it and is taken after it, by itself. */
 TEST_DB(outbox_failure_is_retried) {
-    struct canon c;
+    struct fixture c;
     open_with_run(&c, url);
     struct effect_info e = outbox_ask(&c, "r1", "WEBHOOK_CALL", "{\"url\":\"https://x.example/\"}");
     int64_t waits[] = {2, 4, 8}; /* seconds, with base 1000 */
@@ -129,14 +131,14 @@ TEST_DB(outbox_failure_is_retried) {
         c.now_us = now.effect.due_us;
     }
     str facts = outbox_facts(&c, e.effect.id);
-    CHECK(canon_str_is(facts, "EFFECT_REQUESTED\nEFFECT_EXECUTING\nEFFECT_FAILED\nEFFECT_RETRYING\n"
-                              "EFFECT_EXECUTING\nEFFECT_FAILED\nEFFECT_RETRYING\n"
-                              "EFFECT_EXECUTING\nEFFECT_FAILED\nEFFECT_RETRYING\n"),
+    CHECK(text_is(facts, "EFFECT_REQUESTED\nEFFECT_EXECUTING\nEFFECT_FAILED\nEFFECT_RETRYING\n"
+                         "EFFECT_EXECUTING\nEFFECT_FAILED\nEFFECT_RETRYING\n"
+                         "EFFECT_EXECUTING\nEFFECT_FAILED\nEFFECT_RETRYING\n"),
           "%.*s", STR_ARG(facts));
     /* The newest of them, and the row: the view knows the time as the event tells it. */
 #define DATA(name)                                                                                 \
     "{sqlite:json_extract(e.event_data,'$." name "')}{postgres:(e.event_data->>'" name "')}"
-    str row = canon_lines(
+    str row = fixture_lines(
         &c,
         "SELECT " DATA("effect_type") "||' '||" DATA("error_code") "||' '||" DATA("error_message") "||' '||" DATA(
             "retry_count") " FROM outbox_events o"
@@ -144,12 +146,12 @@ TEST_DB(outbox_failure_is_retried) {
                            "AND " DATA("next_retry_at") " = o.next_retry_at AND " DATA(
                                "effect_id") " = o.aggregate_id JOIN runs r ON r.id = " DATA("run_"
                                                                                             "id"));
-    CHECK(canon_str_is(row, "WEBHOOK_CALL SMTP_TIMEOUT Connection timeout after 30s 3\n"), "%.*s",
+    CHECK(text_is(row, "WEBHOOK_CALL SMTP_TIMEOUT Connection timeout after 30s 3\n"), "%.*s",
           STR_ARG(row));
-    str message = canon_text(&c, "SELECT {sqlite:json_extract(error_details,'$.message')}"
-                                 "{postgres:error_details->>'message'} FROM outbox_events");
-    CHECK(canon_str_is(message, "Connection timeout after 30s"));
-    canon_close(&c);
+    str message = fixture_text(&c, "SELECT {sqlite:json_extract(error_details,'$.message')}"
+                                   "{postgres:error_details->>'message'} FROM outbox_events");
+    CHECK(text_is(message, "Connection timeout after 30s"));
+    fixture_close(&c);
 }
 
 /* CE-7.2-1, CE-7.2-2, CE-7.2-3, CE-7.2-4, CE-7.1-1, CE-7.3-1, CE-3.2-20, CE-4.4-13: each type has
@@ -164,10 +166,10 @@ TEST_DB(outbox_types_have_their_retries) {
                  {"API_CALL", 6, {2, 4, 8, 16, 32}},
                  {"SOR_UPDATE", 2, {10}},
                  {"FAX", 4, {2, 4, 8}}};
-    struct canon c;
+    struct fixture c;
     open_with_run(&c, url);
     for (size_t t = 0; t < COUNT_OF(types); t++) {
-        const char *payload = canon_fmt("{\"n\":\"%s\"}", types[t].type);
+        const char *payload = fixture_fmt("{\"n\":\"%s\"}", types[t].type);
         struct effect_info e = outbox_ask(&c, "r1", types[t].type, payload);
         for (int i = 1; i <= types[t].executions; i++) {
             int64_t at = c.now_us;
@@ -178,27 +180,28 @@ TEST_DB(outbox_types_have_their_retries) {
             CHECK(now.effect.due_us - at == types[t].delays[i - 1] * INT64_C(1000000));
             c.now_us = now.effect.due_us;
         }
-        str end = canon_text(
-            &c, canon_fmt("SELECT o.status||' '||{sqlite:json_extract(o.error_details,'$.message')"
-                          "||' '||json_extract(o.error_details,'$.stack')}{postgres:"
-                          "(o.error_details->>'message')||' '||(o.error_details->>'stack')}"
-                          " FROM outbox_events o WHERE o.event_type = '%s'",
-                          types[t].type));
-        CHECK(canon_str_is(end, "DEAD_LETTER no at smtp.c"), "%.*s", STR_ARG(end));
+        str end = fixture_text(
+            &c,
+            fixture_fmt("SELECT o.status||' '||{sqlite:json_extract(o.error_details,'$.message')"
+                        "||' '||json_extract(o.error_details,'$.stack')}{postgres:"
+                        "(o.error_details->>'message')||' '||(o.error_details->>'stack')}"
+                        " FROM outbox_events o WHERE o.event_type = '%s'",
+                        types[t].type));
+        CHECK(text_is(end, "DEAD_LETTER no at smtp.c"), "%.*s", STR_ARG(end));
         str facts = outbox_facts(&c, e.effect.id);
         CHECK(str_ends(facts, STR("EFFECT_FAILED\nEFFECT_DEAD_LETTERED\n")), "%.*s",
               STR_ARG(facts));
         c.now_us += INT64_C(86400) * 1000000;
         CHECK(outbox_take(&c, 10).count == 0, "nobody takes a dead letter");
     }
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 /* CE-7.3-3, CE-7.3-4: dead letters are listed with what an operator needs, and only an operator
  * puts one back: exactly its four columns change, an event says who did it, and it is executed
  * again. */
 TEST_DB(outbox_requeue) {
-    struct canon c;
+    struct fixture c;
     struct error err = {0};
     struct effect_info *list = NULL;
     size_t count = 0;
@@ -206,7 +209,7 @@ TEST_DB(outbox_requeue) {
     uuid ids[2];
     open_with_run(&c, url);
     for (int i = 0; i < 2; i++) {
-        ids[i] = outbox_ask(&c, "r1", "SOR_UPDATE", canon_fmt("{\"n\":%d}", i)).effect.id;
+        ids[i] = outbox_ask(&c, "r1", "SOR_UPDATE", fixture_fmt("{\"n\":%d}", i)).effect.id;
         for (int k = 0; k < 2; k++) {
             (void)outbox_fail_once(&c, "SOR_REFUSED", "policy");
             c.now_us += 20000000;
@@ -216,10 +219,9 @@ TEST_DB(outbox_requeue) {
     CHECK(outbox_list(c.ledger, &dead, 10, &c.arena, &list, &count, &next, &err) == ST_OK &&
               count == 2 && next == 0,
           "%s", err.msg);
-    CHECK(uuid_eq(list[0].effect.id, ids[1]) && canon_str_is(list[0].effect.type, "SOR_UPDATE"));
-    CHECK(canon_str_is(list[0].error,
-                       "{\"code\":\"SOR_REFUSED\",\"message\":\"policy\",\"stack\":\"at "
-                       "smtp.c\"}"),
+    CHECK(uuid_eq(list[0].effect.id, ids[1]) && text_is(list[0].effect.type, "SOR_UPDATE"));
+    CHECK(text_is(list[0].error, "{\"code\":\"SOR_REFUSED\",\"message\":\"policy\",\"stack\":\"at "
+                                 "smtp.c\"}"),
           "%.*s", STR_ARG(list[0].error));
     struct effect before = list[0].effect;
     CHECK(outbox_requeue(c.ledger, STR("evil"), ids[1], STR("eve"), STR_NONE, NULL, &err) ==
@@ -230,29 +232,29 @@ TEST_DB(outbox_requeue) {
     struct effect_info after = outbox_read(&c, ids[1]);
     CHECK(after.effect.status == OUTBOX_PENDING && after.effect.retry_count == 0 &&
           after.error.ptr == NULL);
-    CHECK(canon_text(
-              &c, canon_fmt("SELECT next_retry_at FROM outbox_events WHERE aggregate_id = '%.*s'",
-                            STR_ARG(canon_uuid_text(ids[1]))))
+    CHECK(fixture_text(
+              &c, fixture_fmt("SELECT next_retry_at FROM outbox_events WHERE aggregate_id = '%.*s'",
+                              STR_ARG(fixture_uuid_text(ids[1]))))
               .ptr == NULL);
     CHECK(after.effect.executions == before.executions &&
           after.effect.max_retries == before.max_retries && str_eq(after.payload, list[0].payload));
     CHECK(outbox_read(&c, ids[0]).effect.status == OUTBOX_DEAD_LETTER, "the other one stays");
-    str actor = canon_text(&c, "SELECT actor FROM orchestration_events WHERE event_type ="
-                               " 'EFFECT_RETRYING' ORDER BY sequence_number DESC LIMIT 1");
-    CHECK(canon_str_is(actor, "ada"));
+    str actor = fixture_text(&c, "SELECT actor FROM orchestration_events WHERE event_type ="
+                                 " 'EFFECT_RETRYING' ORDER BY sequence_number DESC LIMIT 1");
+    CHECK(text_is(actor, "ada"));
     CHECK(outbox_requeue(c.ledger, STR("acme"), ids[1], STR("ada"), STR_NONE, NULL, &err) ==
               ST_CONFLICT &&
           strcmp(err.reason, "EFFECT_NOT_DEAD") == 0);
     struct outbox_batch batch = outbox_take(&c, 10);
     CHECK(batch.count == 1 && uuid_eq(batch.items[0].effect.id, ids[1]) &&
           batch.items[0].effect.executions == 3);
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 /* T35: a lease that nobody ended is claimable, counts as one execution, and may be the last. What
  * the first worker says afterwards is refused. */
 TEST_DB(outbox_expired_lease_counts) {
-    struct canon c;
+    struct fixture c;
     struct error err = {0};
     open_with_run(&c, url);
     struct effect_info e = outbox_ask(&c, "r1", "SOR_UPDATE", "{}");
@@ -269,16 +271,16 @@ TEST_DB(outbox_expired_lease_counts) {
     CHECK(outbox_take(&c, 10).count == 0, "SOR_UPDATE is tried twice at most");
     CHECK(outbox_read(&c, e.effect.id).effect.status == OUTBOX_DEAD_LETTER);
     str facts = outbox_facts(&c, e.effect.id);
-    CHECK(canon_str_is(facts, "EFFECT_REQUESTED\nEFFECT_EXECUTING\nEFFECT_FAILED\nEFFECT_RETRYING\n"
-                              "EFFECT_EXECUTING\nEFFECT_FAILED\nEFFECT_DEAD_LETTERED\n"),
+    CHECK(text_is(facts, "EFFECT_REQUESTED\nEFFECT_EXECUTING\nEFFECT_FAILED\nEFFECT_RETRYING\n"
+                         "EFFECT_EXECUTING\nEFFECT_FAILED\nEFFECT_DEAD_LETTERED\n"),
           "%.*s", STR_ARG(facts));
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 /* A worker that ends gives back what it has not begun, and no retry is used up; at the start of the
  * one worker of a ledger, what was under way counts as executed. */
 TEST_DB(outbox_release_and_expire) {
-    struct canon c;
+    struct fixture c;
     struct error err = {0};
     size_t count = 0;
     open_with_run(&c, url);
@@ -301,8 +303,8 @@ TEST_DB(outbox_release_and_expire) {
     CHECK(outbox_expire(c.ledger, STR("w2"), 10, &count, &err) == ST_OK && count == 0);
     batch = outbox_take(&c, 10);
     CHECK(batch.count == 1 && batch.items[0].effect.executions == 3, "it is due at once");
-    canon_clean(&c);
-    canon_close(&c);
+    fixture_clean(&c);
+    fixture_close(&c);
 }
 
 /* CE-4.4-14, CE-7.3-2: a dead letter is told to each sink, once, in its own commit; an alert that
@@ -310,28 +312,28 @@ TEST_DB(outbox_release_and_expire) {
 TEST_DB(outbox_dead_letters_are_told) {
     struct outbox_sinks sinks = {
         .urls = {STR("https://chat.example/x"), STR("https://pager.example/y")}, .count = 2};
-    struct canon c;
+    struct fixture c;
     open_with_run(&c, url);
     outbox_tell(c.ledger, &sinks);
     struct effect_info e = outbox_ask(&c, "r1", "SOR_UPDATE", "{}");
     (void)outbox_fail_once(&c, "SOR_REFUSED", "policy");
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM outbox_events") == 1, "it is not dead yet");
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM outbox_events") == 1, "it is not dead yet");
     c.now_us += 20000000;
     CHECK(!outbox_fail_once(&c, "SOR_REFUSED", "policy"));
-    str urls =
-        canon_lines(&c, "SELECT {sqlite:json_extract(payload,'$.url')}{postgres:payload->>'url'}"
-                        " FROM outbox_events WHERE event_type = 'WEBHOOK_CALL' ORDER BY position");
-    CHECK(canon_str_is(urls, "https://chat.example/x\nhttps://pager.example/y\n"), "%.*s",
+    str urls = fixture_lines(
+        &c, "SELECT {sqlite:json_extract(payload,'$.url')}{postgres:payload->>'url'}"
+            " FROM outbox_events WHERE event_type = 'WEBHOOK_CALL' ORDER BY position");
+    CHECK(text_is(urls, "https://chat.example/x\nhttps://pager.example/y\n"), "%.*s",
           STR_ARG(urls));
-    str body = canon_text(
+    str body = fixture_text(
         &c, "SELECT {sqlite:json_extract(payload,'$.body')}{postgres:(payload->'body')::text}"
             " FROM outbox_events WHERE event_type = 'WEBHOOK_CALL' ORDER BY position LIMIT 1");
-    yyjson_val *root = canon_json(&c, body);
-    CHECK(str_eq(canon_member(root, "effect_id"), canon_uuid_text(e.effect.id)));
-    CHECK(canon_str_is(canon_member(root, "effect_type"), "SOR_UPDATE") &&
-          canon_str_is(canon_member(root, "run_id"), "r1"));
-    CHECK(str_eq(canon_member(root, "correlation_id"), canon_uuid_text(e.correlation)));
-    CHECK(canon_str_is(canon_member(root, "error_code"), "SOR_REFUSED"));
+    yyjson_val *root = fixture_json(&c, body);
+    CHECK(str_eq(fixture_member(root, "effect_id"), fixture_uuid_text(e.effect.id)));
+    CHECK(text_is(fixture_member(root, "effect_type"), "SOR_UPDATE") &&
+          text_is(fixture_member(root, "run_id"), "r1"));
+    CHECK(str_eq(fixture_member(root, "correlation_id"), fixture_uuid_text(e.correlation)));
+    CHECK(text_is(fixture_member(root, "error_code"), "SOR_REFUSED"));
     for (int i = 0; i < 4; i++) { /* the alerts die, too */
         struct outbox_batch batch = outbox_take(&c, 10);
         struct error err = {0};
@@ -342,21 +344,21 @@ TEST_DB(outbox_dead_letters_are_told) {
                   "%s", err.msg);
         c.now_us += 20000000;
     }
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM outbox_events") == 3 &&
-          canon_int(&c, "SELECT COUNT(*) FROM outbox_events WHERE status = 'DEAD_LETTER'") == 3);
-    canon_clean(&c);
-    canon_close(&c);
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM outbox_events") == 3 &&
+          fixture_int(&c, "SELECT COUNT(*) FROM outbox_events WHERE status = 'DEAD_LETTER'") == 3);
+    fixture_clean(&c);
+    fixture_close(&c);
 }
 
 /* A clock that is set back holds up nothing but retries: new effects are due at once. */
 TEST_DB(outbox_survives_a_clock_that_runs_back) {
-    struct canon c;
+    struct fixture c;
     struct error err = {0};
     open_with_run(&c, url);
     c.now_us += INT64_C(7200) * 1000000;
-    canon_put(&c, canon_event("StepStarted", "r1", "a", 1));
+    fixture_put(&c, fixture_item("StepStarted", "r1", "a", 1));
     c.now_us -= INT64_C(3600) * 1000000;
-    canon_reopen(&c);
+    fixture_reopen(&c);
     struct effect_info e = outbox_ask(&c, "r1", "API_CALL", "{}");
     struct outbox_batch batch = outbox_take(&c, 10);
     CHECK(batch.count == 1, "it is due");
@@ -365,15 +367,15 @@ TEST_DB(outbox_survives_a_clock_that_runs_back) {
           "%s", err.msg);
     CHECK(outbox_take(&c, 10).count == 0, "not before its time");
     CHECK(outbox_read(&c, e.effect.id).effect.status == OUTBOX_FAILED);
-    canon_clean(&c);
-    canon_close(&c);
+    fixture_clean(&c);
+    fixture_close(&c);
 }
 
-static void start_run_of(struct canon *c, const char *tenant, const char *run) {
-    struct append_item item = canon_event("RunStarted", run, NULL, 1);
+static void start_run_of(struct fixture *c, const char *tenant, const char *run) {
+    struct append_item item = fixture_item("RunStarted", run, NULL, 1);
     item.event.tenant_id = str_c(tenant);
-    canon_rekey(&item);
-    canon_put(c, item);
+    fixture_rekey(&item);
+    fixture_put(c, item);
 }
 
 /* Nor does it hold up other tenants: one was written to while the clock was a year ahead. The
@@ -381,11 +383,11 @@ static void start_run_of(struct canon *c, const char *tenant, const char *run) {
 TEST_DB(outbox_goes_by_each_tenants_time) {
     enum { HELD = 10 };
     const int64_t year_us = INT64_C(365) * 86400 * 1000000;
-    struct canon c;
+    struct fixture c;
     struct error err = {0};
     open_with_run(&c, url);
     for (int i = 0; i < HELD; i++)
-        (void)outbox_ask(&c, "r1", "SOR_UPDATE", canon_fmt("{\"n\":%d}", i));
+        (void)outbox_ask(&c, "r1", "SOR_UPDATE", fixture_fmt("{\"n\":%d}", i));
     struct outbox_batch held = outbox_take(&c, HELD);
     for (size_t i = 0; i < HELD; i++)
         CHECK(outbox_fail(c.ledger, &held.items[i], STR("X"), STR("no"), STR_NONE, STR("w"), NULL,
@@ -397,7 +399,7 @@ TEST_DB(outbox_goes_by_each_tenants_time) {
     c.now_us += year_us;
     start_run_of(&c, "globex", "g1");
     c.now_us -= year_us - 1000000;
-    canon_reopen(&c);
+    fixture_reopen(&c);
     struct effect_info e = outbox_ask(&c, "r1", "API_CALL", "{}");
     struct effect_info ahead = outbox_ask(&c, "g1", "API_CALL", "{}");
     struct outbox_batch b = outbox_take(&c, HELD);
@@ -421,6 +423,6 @@ TEST_DB(outbox_goes_by_each_tenants_time) {
     size_t ended = 0;
     CHECK(outbox_expire(c.ledger, STR("w"), 10, &ended, &err) == ST_OK && ended == 1);
     CHECK(outbox_take(&c, HELD).count == 1);
-    canon_clean(&c);
-    canon_close(&c);
+    fixture_clean(&c);
+    fixture_close(&c);
 }

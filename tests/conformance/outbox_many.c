@@ -2,7 +2,7 @@
 #include "ledger/access/access.h"
 #include "outbox_helper.h"
 
-static void ask(struct canon *c, const char *run, const char *type, const char *payload) {
+static void ask(struct fixture *c, const char *run, const char *type, const char *payload) {
     struct effect_request request = {.run_id = str_c(run),
                                      .type = str_c(type),
                                      .payload = str_c(payload),
@@ -17,7 +17,7 @@ static void ask(struct canon *c, const char *run, const char *type, const char *
 }
 
 /* Executes all that are due, in vain. */
-static void kill_all(struct canon *c) {
+static void kill_all(struct fixture *c) {
     struct outbox_batch batch = outbox_take(c, 100);
     struct error err = {0};
     for (size_t i = 0; i < batch.count; i++) {
@@ -30,19 +30,19 @@ static void kill_all(struct canon *c) {
 }
 
 /* Five dead letters of type A and two of type B, and one effect that waits. */
-static void fill(struct canon *c, str url) {
-    canon_open(c, url);
-    canon_put(c, canon_event("RunStarted", "r1", NULL, 1));
-    canon_put(c, canon_event("RunStarted", "r2", NULL, 1));
+static void fill(struct fixture *c, str url) {
+    fixture_open(c, url);
+    fixture_put(c, fixture_item("RunStarted", "r1", NULL, 1));
+    fixture_put(c, fixture_item("RunStarted", "r2", NULL, 1));
     for (int i = 0; i < 5; i++)
-        ask(c, i % 2 ? "r1" : "r2", "A", canon_fmt("{\"idempotency_key\":\"a%d\"}", i));
+        ask(c, i % 2 ? "r1" : "r2", "A", fixture_fmt("{\"idempotency_key\":\"a%d\"}", i));
     ask(c, "r1", "B", "{\"idempotency_key\":\"b0\"}");
     ask(c, "r2", "B", "{\"idempotency_key\":\"b1\"}");
     kill_all(c);
     ask(c, "r1", "A", "{\"idempotency_key\":\"waits\"}");
 }
 
-static void check_stats(struct canon *c, int64_t waiting, int64_t dead) {
+static void check_stats(struct fixture *c, int64_t waiting, int64_t dead) {
     struct ledger_stats s;
     struct error err = {0};
     CHECK(ledger_stats(c->ledger, &s, &err) == ST_OK, "%s", err.msg);
@@ -51,7 +51,7 @@ static void check_stats(struct canon *c, int64_t waiting, int64_t dead) {
 }
 
 struct rides {
-    struct canon *c;
+    struct fixture *c;
     struct audit_entry audit;
     struct append_rider rider;
     bool race; /* somebody else puts it back first */
@@ -75,14 +75,14 @@ static const struct append_rider *ride(void *context, const struct effect_info *
     return &r->rider;
 }
 
-static void check_lot(struct canon *c, struct requeue_lot *lot, size_t done, bool more) {
+static void check_lot(struct fixture *c, struct requeue_lot *lot, size_t done, bool more) {
     struct error err = {0};
     CHECK(outbox_requeue_lot(c->ledger, lot, &err) == ST_OK, "%s", err.msg);
     CHECK(lot->done == done && lot->more == more, "%zu, more: %d", lot->done, lot->more);
 }
 
 TEST_DB(outbox_requeue_in_lots) {
-    struct canon c;
+    struct fixture c;
     fill(&c, url);
     check_stats(&c, 1, 7);
     struct rides r = {.c = &c};
@@ -97,15 +97,16 @@ TEST_DB(outbox_requeue_in_lots) {
     check_lot(&c, &lot, 1, false);
     CHECK(strcmp(r.keys, "a4 a3 a2 a1 a0 ") == 0, "%s", r.keys); /* the newest first, each once */
     check_stats(&c, 6, 2);
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM ledger_audit WHERE action = 'effect.requeue'") == 5);
-    str facts = canon_text(&c, "SELECT MIN(actor)||' '||MAX(actor)||' '||COUNT(*) FROM"
-                               " orchestration_events WHERE event_type = 'EFFECT_RETRYING'");
-    CHECK(canon_str_is(facts, "ada ada 5"), "%.*s", STR_ARG(facts));
-    canon_close(&c);
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM ledger_audit WHERE action = 'effect.requeue'") ==
+          5);
+    str facts = fixture_text(&c, "SELECT MIN(actor)||' '||MAX(actor)||' '||COUNT(*) FROM"
+                                 " orchestration_events WHERE event_type = 'EFFECT_RETRYING'");
+    CHECK(text_is(facts, "ada ada 5"), "%.*s", STR_ARG(facts));
+    fixture_close(&c);
 }
 
 TEST_DB(outbox_requeue_lot_takes_what_matches) {
-    struct canon c;
+    struct fixture c;
     fill(&c, url);
     struct requeue_lot none = {.filter = {.tenant_id = STR("other")}, .limit = 10};
     check_lot(&c, &none, 0, false);
@@ -114,31 +115,31 @@ TEST_DB(outbox_requeue_lot_takes_what_matches) {
     struct requeue_lot run = {.filter = {.run_id = STR("r2")}, .limit = 4};
     check_lot(&c, &run, 4, false); /* exactly as many as there are */
     check_stats(&c, 6, 2);
-    canon_close(&c);
+    fixture_close(&c);
 }
 
 /* What somebody else has put back meanwhile is not counted, and is no failure. */
 TEST_DB(outbox_requeue_lot_meets_another) {
-    struct canon c;
+    struct fixture c;
     fill(&c, url);
     struct rides r = {.c = &c, .race = true};
     struct requeue_lot lot = {
         .filter = {.type = STR("B")}, .limit = 10, .riders = ride, .context = &r};
     check_lot(&c, &lot, 0, false);
     check_stats(&c, 3, 5);
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM ledger_audit") == 0);
-    canon_close(&c);
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM ledger_audit") == 0);
+    fixture_close(&c);
 }
 
 TEST_DB(outbox_finds_by_key) {
-    struct canon c;
+    struct fixture c;
     struct effect_info info;
     struct error err = {0};
     char longest[EFFECT_KEY_MAX + 30];
     fill(&c, url);
     CHECK(outbox_find_key(c.ledger, STR("acme"), STR("b1"), &c.arena, &info, &err) == ST_OK, "%s",
           err.msg);
-    CHECK(canon_str_is(info.key, "b1") && canon_str_is(info.run_id, "r2"));
+    CHECK(text_is(info.key, "b1") && text_is(info.run_id, "r2"));
     memset(longest, 'k', sizeof(longest));
     const struct {
         str tenant, key;
@@ -151,5 +152,5 @@ TEST_DB(outbox_finds_by_key) {
             outbox_find_key(c.ledger, missing[i].tenant, missing[i].key, &c.arena, &info, &err);
         CHECK(st == ST_NOT_FOUND && strcmp(err.reason, "EFFECT_NOT_FOUND") == 0, "case %zu", i);
     }
-    canon_close(&c);
+    fixture_close(&c);
 }

@@ -18,7 +18,7 @@ struct model_effect {
 };
 
 struct model {
-    struct canon c;
+    struct fixture c;
     uint64_t seed;
     struct model_effect effects[EFFECTS_MAX];
     int count;
@@ -28,9 +28,9 @@ struct model {
     int64_t notes;
 };
 
-static int roll(struct model *m, int n) { return (int)(canon_random(&m->seed) % (unsigned)n); }
+static int roll(struct model *m, int n) { return (int)(fixture_random(&m->seed) % (unsigned)n); }
 
-static const char *run_name(int run) { return canon_fmt("r%d", run); }
+static const char *run_name(int run) { return fixture_fmt("r%d", run); }
 static int tenant_of(int run) { return run == RUNS - 1; }
 
 static struct model_effect *by_key(struct model *m, int tenant, int key) {
@@ -76,8 +76,8 @@ static void op_request(struct model *m) {
     int64_t max_retries = roll(m, 3);
     int64_t base_ms = roll(m, 4) * 1000;
     const char *text =
-        key < 0 ? canon_fmt("{\"n\":%d}", roll(m, 1000))
-                : canon_fmt("{\"n\":%d,\"idempotency_key\":\"k%d\"}", roll(m, 1000), key);
+        key < 0 ? fixture_fmt("{\"n\":%d}", roll(m, 1000))
+                : fixture_fmt("{\"n\":%d,\"idempotency_key\":\"k%d\"}", roll(m, 1000), key);
     struct effect_request request = {.run_id = str_c(run_name(run)),
                                      .type = STR("FAX"),
                                      .payload = str_c(text),
@@ -201,21 +201,21 @@ static void op_group(struct model *m, bool back) {
     struct append_item items[4];
     struct append_result results[4];
     const char *name = run_name(run);
-    items[0] = in_tenant(canon_event("RunNoted", name, NULL, ++m->notes), run);
+    items[0] = in_tenant(fixture_item("RunNoted", name, NULL, ++m->notes), run);
     items[1] =
-        in_tenant(canon_fact(EVENT_EFFECT_REQUESTED, name, canon_uuid_text(id), 1, "{}"), run);
-    items[2] = in_tenant(canon_event("RunNoted", name, NULL, ++m->notes), run);
+        in_tenant(fixture_fact(EVENT_EFFECT_REQUESTED, name, fixture_uuid_text(id), 1, "{}"), run);
+    items[2] = in_tenant(fixture_item("RunNoted", name, NULL, ++m->notes), run);
     /* It would be claimed in the same group, until that cannot be. */
     items[3] =
-        in_tenant(canon_fact(EVENT_EFFECT_EXECUTING, name, canon_uuid_text(id), 1, "{}"), run);
-    if (back) items[2] = in_tenant(canon_event("RunStarted", name, NULL, 9), run);
-    canon_batch(&m->c, items, 4, true, results);
+        in_tenant(fixture_fact(EVENT_EFFECT_EXECUTING, name, fixture_uuid_text(id), 1, "{}"), run);
+    if (back) items[2] = in_tenant(fixture_item("RunStarted", name, NULL, 9), run);
+    fixture_batch(&m->c, items, 4, true, results);
     for (int i = 0; i < 4; i++)
         CHECK(results[i].code == (back ? ST_CONFLICT : ST_OK), "%d", (int)results[i].code);
     if (back) return;
     add(m, id, tenant_of(run), -1, 5, 1000);
     struct model_effect *e = &m->effects[m->count - 1];
-    e->status = OUTBOX_PROCESSING; /* until when canon_fact() says */
+    e->status = OUTBOX_PROCESSING; /* until when fixture_fact() says */
     e->executions = 1;
     e->due_us = INT64_C(1794816000000000); /* 2026-11-16T08:00:00Z */
 }
@@ -224,8 +224,8 @@ static void op_end_run(struct model *m) {
     int run = roll(m, RUNS);
     if (m->finished[run]) return;
     m->finished[run] = true;
-    struct append_item item = in_tenant(canon_event("RunCompleted", run_name(run), NULL, 1), run);
-    canon_put(&m->c, item);
+    struct append_item item = in_tenant(fixture_item("RunCompleted", run_name(run), NULL, 1), run);
+    fixture_put(&m->c, item);
 }
 
 static void op_checkpoint(struct model *m) {
@@ -258,7 +258,7 @@ static void step(struct model *m) {
     if (op == GROUP) op_group(m, false);
     if (op == BACK) op_group(m, true);
     int rare = op == RARE ? roll(m, 4) : -1;
-    if (rare == 0) canon_reopen(&m->c);
+    if (rare == 0) fixture_reopen(&m->c);
     if (rare == 1) op_end_run(m);
     if (rare == 2) op_checkpoint(m);
     if (rare == 3) (void)archive_run(&m->c, NULL);
@@ -296,12 +296,12 @@ static void check_event(struct model *m, const struct event_record *rec) {
     if (event_family_of(&rec->event) != FAMILY_EFFECT) return;
     struct model_effect *e = uuid_parse(rec->event.subject, &id) ? by_id(m, id) : NULL;
     CHECK(e, "an effect that nobody asked for");
-    yyjson_val *data = canon_json(&m->c, rec->event.payload);
+    yyjson_val *data = fixture_json(&m->c, rec->event.payload);
     if (rec->event.type == EVENT_EFFECT_EXECUTING) CHECK(!e->was_dead, "a dead letter is executed");
     if (rec->event.type == EVENT_EFFECT_DEAD_LETTERED) e->was_dead = true;
     if (json_member(data, "requeued")) e->was_dead = false;
     if (rec->event.type != EVENT_EFFECT_FAILED) return;
-    str code = canon_member(data, "error_code");
+    str code = fixture_member(data, "error_code");
     str at = STR_NONE;
     int64_t retries = 0;
     int64_t ns = 0;
@@ -333,10 +333,10 @@ static void check_events(struct model *m) {
 
 static void open_model(struct model *m, str url, uint64_t seed) {
     *m = (struct model){.seed = seed};
-    canon_open(&m->c, url);
+    fixture_open(&m->c, url);
     for (int i = 0; i < RUNS; i++) {
-        struct append_item item = in_tenant(canon_event("RunStarted", run_name(i), NULL, 1), i);
-        canon_put(&m->c, item);
+        struct append_item item = in_tenant(fixture_item("RunStarted", run_name(i), NULL, 1), i);
+        fixture_put(&m->c, item);
     }
 }
 
@@ -347,7 +347,7 @@ TEST_DB(outbox_random_programs) {
     static struct model m;
     struct error err = {0};
     uint64_t seed = (uint64_t)clock_wall_us();
-    int programs = canon_scaled(5, 1);
+    int programs = fixture_scaled(5, 1);
     printf("seed %llu\n", (unsigned long long)seed);
     open_model(&m, url, seed);
     for (int p = 0; p < programs; p++) {
@@ -360,25 +360,25 @@ TEST_DB(outbox_random_programs) {
         check_events(&m);
         for (int i = 0; i < m.count; i++)
             m.effects[i].was_dead = false;
-        canon_clean(&m.c);
-        str state = canon_state_dump(&m.c);
-        str truth = canon_truth_dump(&m.c);
+        fixture_clean(&m.c);
+        str state = fixture_state_dump(&m.c);
+        str truth = fixture_truth_dump(&m.c);
         CHECK(ledger_rebuild(m.c.ledger, NULL, NULL, NULL, &err) == ST_OK, "%s", err.msg);
-        CHECK(str_eq(canon_state_dump(&m.c), state) && str_eq(canon_truth_dump(&m.c), truth),
+        CHECK(str_eq(fixture_state_dump(&m.c), state) && str_eq(fixture_truth_dump(&m.c), truth),
               "seed %llu", (unsigned long long)seed);
     }
-    canon_close(&m.c);
+    fixture_close(&m.c);
 }
 
 /* ---- tampering ---- */
 
 /* One effect in each status. */
-static void one_of_each(struct canon *c) {
+static void one_of_each(struct fixture *c) {
     struct error err = {0};
-    canon_put(c, canon_event("RunStarted", "r1", NULL, 1));
-    canon_put(c, canon_event("RunStarted", "r2", NULL, 1));
+    fixture_put(c, fixture_item("RunStarted", "r1", NULL, 1));
+    fixture_put(c, fixture_item("RunStarted", "r2", NULL, 1));
     for (int i = 0; i < 4; i++)
-        (void)outbox_ask(c, "r1", "SOR_UPDATE", canon_fmt("{\"n\":%d}", i));
+        (void)outbox_ask(c, "r1", "SOR_UPDATE", fixture_fmt("{\"n\":%d}", i));
     struct outbox_batch b = outbox_take(c, 4);
     CHECK(outbox_complete(c->ledger, &b.items[0], STR("1"), STR("w"), &err) == ST_OK);
     for (int i = 1; i < 3; i++)
@@ -389,13 +389,13 @@ static void one_of_each(struct canon *c) {
     CHECK(b.count == 1 && outbox_fail(c->ledger, &b.items[0], STR("X"), STR("no"), STR_NONE,
                                       STR("w"), NULL, &err) == ST_OK);
     (void)outbox_ask(c, "r1", "SOR_UPDATE", "{\"n\":9}");
-    CHECK(canon_int(c, "SELECT COUNT(DISTINCT status) FROM outbox_events") == 5);
+    CHECK(fixture_int(c, "SELECT COUNT(DISTINCT status) FROM outbox_events") == 5);
 }
 
-static void check_found(struct canon *c, const char *sql) {
+static void check_found(struct fixture *c, const char *sql) {
     struct error err = {0};
-    canon_must_sql(c, sql);
-    CHECK(canon_verify(c, true).damaged, "not found: %s", sql);
+    fixture_must_sql(c, sql);
+    CHECK(fixture_verify(c, true).damaged, "not found: %s", sql);
     CHECK(ledger_rebuild(c->ledger, NULL, NULL, NULL, &err) == ST_OK, "%s", err.msg);
 }
 
@@ -413,26 +413,27 @@ TEST_DB(outbox_tampering_is_found) {
         "SET status = 'PROCESSING'",
         "SET status = 'DEAD_LETTER'",
     };
-    struct canon c;
-    canon_open(&c, url);
+    struct fixture c;
+    fixture_open(&c, url);
     one_of_each(&c);
-    canon_clean(&c);
-    str state = canon_state_dump(&c);
+    fixture_clean(&c);
+    str state = fixture_state_dump(&c);
     for (size_t i = 0; i < COUNT_OF(numbers); i++) {
-        int64_t pos = canon_int(&c, canon_fmt("SELECT MAX(effect_pos) FROM state_effect WHERE %s IS"
-                                              " NOT NULL",
-                                              numbers[i]));
-        check_found(&c, canon_fmt("UPDATE state_effect SET %s = %s + 1 WHERE effect_pos = %lld",
-                                  numbers[i], numbers[i], (long long)pos));
+        int64_t pos =
+            fixture_int(&c, fixture_fmt("SELECT MAX(effect_pos) FROM state_effect WHERE %s IS"
+                                        " NOT NULL",
+                                        numbers[i]));
+        check_found(&c, fixture_fmt("UPDATE state_effect SET %s = %s + 1 WHERE effect_pos = %lld",
+                                    numbers[i], numbers[i], (long long)pos));
     }
     for (size_t i = 0; i < COUNT_OF(optional); i++) {
-        check_found(&c, canon_fmt("UPDATE state_effect SET %s = 0 WHERE %s IS NULL", optional[i],
-                                  optional[i]));
-        check_found(&c, canon_fmt("UPDATE state_effect SET %s = NULL WHERE %s IS NOT NULL",
-                                  optional[i], optional[i]));
+        check_found(&c, fixture_fmt("UPDATE state_effect SET %s = 0 WHERE %s IS NULL", optional[i],
+                                    optional[i]));
+        check_found(&c, fixture_fmt("UPDATE state_effect SET %s = NULL WHERE %s IS NOT NULL",
+                                    optional[i], optional[i]));
     }
     for (size_t i = 0; i < COUNT_OF(others); i++)
-        check_found(&c, canon_fmt("UPDATE state_effect %s WHERE status = 'FAILED'", others[i]));
+        check_found(&c, fixture_fmt("UPDATE state_effect %s WHERE status = 'FAILED'", others[i]));
     check_found(&c, "DELETE FROM state_effect WHERE status = 'COMPLETED'");
     check_found(&c, "DELETE FROM state_effect");
     check_found(&c, "INSERT INTO state_effect(effect_pos, tenant_no, run_no, effect_id,"
@@ -440,7 +441,7 @@ TEST_DB(outbox_tampering_is_found) {
                     " tenant_no, (SELECT run_no FROM ledger_run WHERE run_id = 'r2'),"
                     " {sqlite:x'0011'}{postgres:'\\x0011'::bytea}, 'X', 'k', 1, 1, 1"
                     " FROM state_effect WHERE status = 'FAILED'");
-    CHECK(str_eq(canon_state_dump(&c), state), "a rebuild makes all of it again");
-    canon_clean(&c);
-    canon_close(&c);
+    CHECK(str_eq(fixture_state_dump(&c), state), "a rebuild makes all of it again");
+    fixture_clean(&c);
+    fixture_close(&c);
 }

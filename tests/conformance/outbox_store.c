@@ -7,14 +7,14 @@
 #include <uv.h>
 
 #include "base/time.h"
-#include "ledger/writer.h"
 #include "host/effects.h"
+#include "ledger/writer.h"
 #include "net/fake_server_test.h"
 #include "outbox/dispatch.h"
 #include "outbox_helper.h"
 
 struct rig {
-    struct canon c, reader;
+    struct fixture c, reader;
     uv_loop_t loop;
     struct writer *writer;
     struct dispatcher_options options;
@@ -65,15 +65,15 @@ static bool on_request(void *context, int fd, const struct fake_request *request
 static void rig_open(struct rig *r, str url) {
     struct error err = {0};
     *r = (struct rig){0};
-    canon_open(&r->c, url);
-    canon_put(&r->c, canon_event("RunStarted", "r1", NULL, 1));
-    canon_put(&r->c, canon_event("StepStarted", "r1", "s1", 1));
+    fixture_open(&r->c, url);
+    fixture_put(&r->c, fixture_item("RunStarted", "r1", NULL, 1));
+    fixture_put(&r->c, fixture_item("StepStarted", "r1", "s1", 1));
     ledger_close(r->c.ledger);
     r->c.ledger = NULL;
     r->c.options.now_us = wall;
     CHECK(ledger_open_with(connect_rig, r, &r->c.options, &r->c.ledger, &err) == ST_OK, "%s",
           err.msg);
-    canon_open_reader(&r->reader, url);
+    fixture_open_reader(&r->reader, url);
     CHECK(writer_open(r->c.ledger, NULL, &r->writer, &err) == ST_OK, "%s", err.msg);
     r->c.ledger = NULL; /* the writer's */
     r->server = fake_server_open(on_request, r);
@@ -106,8 +106,8 @@ static void rig_close(struct rig *r) {
     CHECK(uv_run(&r->loop, UV_RUN_DEFAULT) == 0);
     CHECK(uv_loop_close(&r->loop) == 0, "a handle is left");
     fake_server_close(r->server);
-    canon_close(&r->c);
-    canon_close(&r->reader);
+    fixture_close(&r->c);
+    fixture_close(&r->reader);
 }
 
 static void turn(struct rig *r, int64_t ms) {
@@ -175,15 +175,15 @@ static void slow_done(struct writer_call *call) { UNUSED(call); }
 
 /* "COMPLETED 1 0\n": status, executions and retries of each effect, in the order of their keys. */
 static str states(struct rig *r) {
-    return canon_lines(&r->reader,
-                       canon_fmt("SELECT status || ' ' || executions || ' ' || retry_count FROM"
-                                 " outbox_events ORDER BY idempotency_key"));
+    return fixture_lines(&r->reader,
+                         fixture_fmt("SELECT status || ' ' || executions || ' ' || retry_count FROM"
+                                     " outbox_events ORDER BY idempotency_key"));
 }
 
 static void wait_states(struct rig *r, const char *want) {
-    for (int i = 0; i < 1000 && !canon_str_is(states(r), want); i++)
+    for (int i = 0; i < 1000 && !text_is(states(r), want); i++)
         turn(r, 20);
-    CHECK(canon_str_is(states(r), want), "%.*s", STR_ARG(states(r)));
+    CHECK(text_is(states(r), want), "%.*s", STR_ARG(states(r)));
 }
 
 /* The record of a delivery waits until the store is back, and does not wear it out meanwhile. */
@@ -263,8 +263,8 @@ TEST_DB(outbox_ends_while_a_record_fails) {
     turn(&r, 500);
     rig_stop(&r);
     str found = states(&r);
-    CHECK(canon_str_is(found, "PROCESSING 1 0\nPENDING 1 0\nPENDING 1 0\n") ||
-              canon_str_is(found, "COMPLETED 1 0\nPENDING 1 0\nPENDING 1 0\n"),
+    CHECK(text_is(found, "PROCESSING 1 0\nPENDING 1 0\nPENDING 1 0\n") ||
+              text_is(found, "COMPLETED 1 0\nPENDING 1 0\nPENDING 1 0\n"),
           "%.*s", STR_ARG(found));
     rig_close(&r);
 }
@@ -278,8 +278,9 @@ TEST_DB(outbox_worker_finds_its_connection_dead) {
     atomic_store(&r.fail, 3);
     rig_start(&r);
     wait_states(&r, "FAILED 1 1\nFAILED 1 1\nFAILED 1 1\n");
-    (void)canon_lines(&r.reader, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid"
-                                 " <> pg_backend_pid() AND datname = current_database()");
+    (void)fixture_lines(&r.reader,
+                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid"
+                        " <> pg_backend_pid() AND datname = current_database()");
     wait_states(&r, "COMPLETED 2 1\nCOMPLETED 2 1\nCOMPLETED 2 1\n");
     rig_close(&r);
 }
@@ -350,7 +351,7 @@ TEST_DB(outbox_step_waits_for_the_store) {
     for (int i = 0; i < 1000 && a.ended == 0; i++)
         turn(&r, 10);
     CHECK(a.ended == 1 && a.ok, "%d %s", a.ended, a.code);
-    CHECK(canon_str_is(states(&r), "COMPLETED 1 0\n") && atomic_load(&r.calls) == 1);
+    CHECK(text_is(states(&r), "COMPLETED 1 0\n") && atomic_load(&r.calls) == 1);
     effects_close(&r, e);
     CHECK(a.ended == 1);
     rig_close(&r);

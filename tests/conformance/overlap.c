@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 
 #include "base/log.h"
-#include "conformance/canon_helper.h"
+#include "conformance/fixture.h"
 #include "ledger/writer.h"
 
 enum { EVENTS = 12, RUNS = 3 };
@@ -17,13 +17,13 @@ struct batch {
 };
 
 /* Runs that are opened, go on and end over several batches, with steps of their own. */
-static void batch_make(struct batch *b, struct canon *c, const char *name, int64_t number) {
+static void batch_make(struct batch *b, struct fixture *c, const char *name, int64_t number) {
     for (int i = 0; i < EVENTS; i++) {
-        const char *run = canon_fmt("%s-%lld", name, (long long)number / 4 * RUNS + i % RUNS);
-        const char *step = canon_fmt("s%lld-%d", (long long)(number % 4), i / RUNS);
+        const char *run = fixture_fmt("%s-%lld", name, (long long)number / 4 * RUNS + i % RUNS);
+        const char *step = fixture_fmt("s%lld-%d", (long long)(number % 4), i / RUNS);
         bool first = number % 4 == 0 && i < RUNS;
-        b->items[i] = first ? canon_event("RunStarted", run, NULL, 1)
-                            : canon_event("StepStarted", run, step, 1);
+        b->items[i] = first ? fixture_item("RunStarted", run, NULL, 1)
+                            : fixture_item("StepStarted", run, step, 1);
     }
     b->request = (struct append_request){
         .items = b->items, .count = EVENTS, .results = b->results, .arena = &c->arena};
@@ -38,19 +38,19 @@ static void check_new(const struct batch *b, int64_t first_seq) {
               b->results[i].err ? b->results[i].err->msg : "");
 }
 
-static int64_t stored(struct canon *c, const char *name) {
-    return canon_int(
-        c, canon_fmt("SELECT COUNT(*) FROM run_events WHERE \"runId\" LIKE '%s-%%'", name));
+static int64_t stored(struct fixture *c, const char *name) {
+    return fixture_int(
+        c, fixture_fmt("SELECT COUNT(*) FROM run_events WHERE \"runId\" LIKE '%s-%%'", name));
 }
 
 TEST(overlap_groups_are_stored_in_order) {
     static struct batch batches[2];
-    struct canon c;
-    struct canon reader;
+    struct fixture c;
+    struct fixture reader;
     struct error err = {0};
-    int rounds = canon_scaled(60, 12);
-    canon_open(&c, test_postgres());
-    canon_open_reader(&reader, c.url);
+    int rounds = fixture_scaled(60, 12);
+    fixture_open(&c, test_postgres());
+    fixture_open_reader(&reader, c.url);
     CHECK(ledger_overlaps(c.ledger));
     for (int i = 0; i < rounds; i++) {
         struct batch *b = &batches[i % 2];
@@ -63,25 +63,25 @@ TEST(overlap_groups_are_stored_in_order) {
     }
     CHECK(ledger_settle(c.ledger, &err) == ST_OK && ledger_settle(c.ledger, &err) == ST_OK);
     CHECK(stored(&reader, "r") == (int64_t)rounds * EVENTS);
-    canon_clean(&reader);
-    canon_close(&c);
-    canon_close(&reader);
+    fixture_clean(&reader);
+    fixture_close(&c);
+    fixture_close(&reader);
 }
 
 enum odd { CAME_BEFORE, NEW_PLAN, OTHER_TENANT, FORBIDDEN, UNDER_WAY, ODDS };
 
 static void make_odd(struct append_item *odd, enum odd kind, const struct batch *before) {
-    if (kind == CAME_BEFORE) *odd = canon_event("RunStarted", "old-0", NULL, 1);
+    if (kind == CAME_BEFORE) *odd = fixture_item("RunStarted", "old-0", NULL, 1);
     if (kind == NEW_PLAN) odd->event.plan_version = STR("99");
     if (kind == OTHER_TENANT) odd->event.tenant_id = STR("globex");
     if (kind == OTHER_TENANT) odd->event.run_id = STR("elsewhere");
-    if (kind == FORBIDDEN) *odd = canon_event("RunStarted", "old-0", NULL, 7);
+    if (kind == FORBIDDEN) *odd = fixture_item("RunStarted", "old-0", NULL, 7);
     if (kind == UNDER_WAY) *odd = before->items[0]; /* its first one is not committed yet */
-    canon_rekey(odd);
+    fixture_rekey(odd);
 }
 
 /* After a group that had to go alone, the next ones pause. */
-static status stage_soon(struct canon *c, struct batch *b, struct error *err) {
+static status stage_soon(struct fixture *c, struct batch *b, struct error *err) {
     status st = ledger_stage(c->ledger, &b->pointer, 1, err);
     for (int tries = 0; tries < 20 && st != ST_OK; tries++)
         st = ledger_stage(c->ledger, &b->pointer, 1, err);
@@ -100,15 +100,15 @@ static void check_odd(const struct batch *b, enum odd kind, int64_t first_seq) {
 TEST(overlap_takes_back_what_cannot_go_beside_a_commit) {
     static struct batch before;
     static struct batch next;
-    struct canon c;
+    struct fixture c;
     struct error err = {0};
-    canon_open_as(&c, test_postgres(), LEDGER_REJECT);
+    fixture_open_as(&c, test_postgres(), LEDGER_REJECT);
     batch_make(&before, &c, "old", 0);
-    canon_batch(&c, before.items, EVENTS, false, before.results);
+    fixture_batch(&c, before.items, EVENTS, false, before.results);
     for (enum odd kind = 0; kind < ODDS; kind++) {
-        int64_t seq = canon_int(&c, "SELECT MAX(sequence_number) FROM tenants");
-        batch_make(&before, &c, canon_fmt("before%d", (int)kind), 0);
-        batch_make(&next, &c, canon_fmt("next%d", (int)kind), 0);
+        int64_t seq = fixture_int(&c, "SELECT MAX(sequence_number) FROM tenants");
+        batch_make(&before, &c, fixture_fmt("before%d", (int)kind), 0);
+        batch_make(&next, &c, fixture_fmt("next%d", (int)kind), 0);
         make_odd(&next.items[EVENTS - 1], kind, &before);
         CHECK(stage_soon(&c, &before, &err) == ST_OK, "%s", err.msg);
         CHECK(ledger_finish(c.ledger, &err) == ST_OK, "%s", err.msg);
@@ -123,29 +123,29 @@ TEST(overlap_takes_back_what_cannot_go_beside_a_commit) {
             CHECK(ledger_append(c.ledger, &next.pointer, 1, &err) == ST_OK, "%s", err.msg);
         check_odd(&next, kind, seq + EVENTS + 1);
     }
-    canon_clean(&c);
-    canon_close(&c);
+    fixture_clean(&c);
+    fixture_close(&c);
 }
 
 /* ---- every call fails once ---- */
 
 enum fault { CALL_BEFORE, CALL_AFTER, ALLOCATION, FAULTS };
 
-static void fail_at(struct canon *c, enum fault fault, int64_t n) {
+static void fail_at(struct fixture *c, enum fault fault, int64_t n) {
     if (fault == ALLOCATION)
         mem_fail_at(n);
     else
-        canon_fail_at(c, n, fault == CALL_AFTER);
+        fixture_fail_at(c, n, fault == CALL_AFTER);
 }
 
 /* Two groups, the second beside the commit of the first, with the n-th call or allocation failing.
  * What settled well is stored; the rest is done again, and then everything is there once. false:
  * none failed. */
-static bool fails_at(struct canon *c, struct canon *reader, enum fault fault, int64_t n,
+static bool fails_at(struct fixture *c, struct fixture *reader, enum fault fault, int64_t n,
                      int *beside) {
     static struct batch b[2];
     struct error err = {0};
-    const char *name = canon_fmt("f%lld%c", (long long)n, "bam"[fault]);
+    const char *name = fixture_fmt("f%lld%c", (long long)n, "bam"[fault]);
     bool good[2] = {false, false};
     for (int i = 0; i < 2; i++)
         batch_make(&b[i], c, name, i);
@@ -177,25 +177,26 @@ static bool fails_at(struct canon *c, struct canon *reader, enum fault fault, in
 }
 
 TEST(overlap_survives_every_failing_call_and_allocation) {
-    struct canon c;
-    struct canon reader;
+    struct fixture c;
+    struct fixture reader;
     str url = test_postgres();
-    canon_open(&c, url);
-    canon_open_reader(&reader, url);
-    canon_put(&c, canon_event("RunStarted", "known", NULL, 1)); /* its tenant and plan are theirs */
-    canon_close(&c);
+    fixture_open(&c, url);
+    fixture_open_reader(&reader, url);
+    fixture_put(&c,
+                fixture_item("RunStarted", "known", NULL, 1)); /* its tenant and plan are theirs */
+    fixture_close(&c);
     for (enum fault fault = CALL_BEFORE; fault < FAULTS; fault++) {
         int beside = 0;
         int64_t n = 0;
         for (bool failed = true; failed; n++) { /* a new one each time: after a failure it pauses */
-            canon_open_faulty(&c, url, LEDGER_REJECT);
+            fixture_open_faulty(&c, url, LEDGER_REJECT);
             failed = fails_at(&c, &reader, fault, n, &beside);
-            canon_close(&c);
+            fixture_close(&c);
         }
         CHECK(n > 20 && beside > 5, "%lld calls, %d times beside a commit", (long long)n, beside);
     }
-    canon_clean(&reader);
-    canon_close(&reader);
+    fixture_clean(&reader);
+    fixture_close(&reader);
 }
 
 /* ---- the ledger thread ---- */
@@ -218,7 +219,7 @@ static void stream_make(struct stream *s, const char *name) {
         arena_init(&s->arenas[i], 1024, SIZE_MAX);
         for (int k = 0; k < LARGE; k++)
             s->items[i][k] =
-                canon_event("RunNoted", canon_fmt("%s-%d", name, k), NULL, (int64_t)i + 1);
+                fixture_item("RunNoted", fixture_fmt("%s-%d", name, k), NULL, (int64_t)i + 1);
         s->calls[i] = (struct writer_call){.request = {.items = s->items[i],
                                                        .count = LARGE,
                                                        .results = s->results[i],
@@ -230,15 +231,15 @@ static void stream_make(struct stream *s, const char *name) {
 
 /* A producer that does not wait for answers, with the n-th call of the database failing: what was
  * acknowledged is stored, and nothing is acknowledged behind something that was not. */
-static bool stream_fails_at(str url, struct canon *reader, int64_t n) {
+static bool stream_fails_at(str url, struct fixture *reader, int64_t n) {
     static struct stream s;
-    struct canon c;
+    struct fixture c;
     struct writer *w = NULL;
     struct error err = {0};
-    const char *name = canon_fmt("w%lld", (long long)n);
+    const char *name = fixture_fmt("w%lld", (long long)n);
     stream_make(&s, name);
-    canon_open_faulty(&c, url, LEDGER_REJECT);
-    canon_fail_at(&c, n, true);
+    fixture_open_faulty(&c, url, LEDGER_REJECT);
+    fixture_fail_at(&c, n, true);
     CHECK(writer_open(c.ledger, NULL, &w, &err) == ST_OK, "%s", err.msg);
     c.ledger = NULL; /* the writer's */
     for (int i = 0; i < CALLS; i++)
@@ -254,19 +255,19 @@ static bool stream_fails_at(str url, struct canon *reader, int64_t n) {
     int64_t there = stored(reader, name);
     CHECK(there >= (int64_t)acknowledged * LARGE && there % LARGE == 0, "%lld events, %d calls",
           (long long)there, acknowledged);
-    canon_close(&c);
+    fixture_close(&c);
     return acknowledged < CALLS;
 }
 
 TEST(overlap_stops_the_stream_of_a_failed_call) {
-    struct canon c;
-    struct canon reader;
+    struct fixture c;
+    struct fixture reader;
     str url = test_postgres();
     log_setup(2, false, LOG_OFF);
-    canon_open(&c, url);
-    canon_open_reader(&reader, url);
-    canon_put(&c, canon_event("RunStarted", "known", NULL, 1));
-    canon_close(&c);
+    fixture_open(&c, url);
+    fixture_open_reader(&reader, url);
+    fixture_put(&c, fixture_item("RunStarted", "known", NULL, 1));
+    fixture_close(&c);
     /* Most failures are made good by doing the group again alone; one of the outcome cannot be. */
     int64_t failed = 0;
     for (int64_t n = 0, passed = 0; passed < 60; n++) {
@@ -275,14 +276,14 @@ TEST(overlap_stops_the_stream_of_a_failed_call) {
         passed = fails ? 0 : passed + 1;
     }
     CHECK(failed > 0, "no call failed");
-    canon_clean(&reader);
-    canon_close(&reader);
+    fixture_clean(&reader);
+    fixture_close(&reader);
 }
 
 /* ---- other nodes ---- */
 
 struct other {
-    struct canon c;
+    struct fixture c;
     struct batch b;
     struct error err;
     status st;
@@ -299,11 +300,11 @@ static void *append_other(void *arg) {
 TEST(overlap_lets_another_node_in_between) {
     static struct batch b[2];
     static struct other other;
-    struct canon c;
+    struct fixture c;
     struct error err = {0};
     pthread_t thread;
-    canon_open(&c, test_postgres());
-    canon_open(&other.c, c.url);
+    fixture_open(&c, test_postgres());
+    fixture_open(&other.c, c.url);
     batch_make(&b[0], &c, "a", 0);
     batch_make(&b[1], &c, "a", 1);
     batch_make(&other.b, &other.c, "b", 0);
@@ -314,7 +315,7 @@ TEST(overlap_lets_another_node_in_between) {
     CHECK(ledger_settle(c.ledger, &err) == ST_OK, "%s", err.msg);
     CHECK(pthread_create(&thread, NULL, append_other, &other) == 0);
     const char *waits = "SELECT COUNT(*) FROM pg_locks WHERE NOT granted";
-    while (canon_int(&c, waits) == 0) /* it holds the tenant, and wants our sequence number */
+    while (fixture_int(&c, waits) == 0) /* it holds the tenant, and wants our sequence number */
         sched_yield();
     CHECK(ledger_finish(c.ledger, &err) == ST_CONFLICT && strstr(err.msg, "another node"), "%s",
           err.msg);
@@ -323,9 +324,9 @@ TEST(overlap_lets_another_node_in_between) {
     check_new(&other.b, 1 + EVENTS);
     CHECK(ledger_append(c.ledger, &b[1].pointer, 1, &err) == ST_OK, "%s", err.msg);
     check_new(&b[1], 1 + 2 * EVENTS);
-    canon_clean(&c);
-    canon_close(&c);
-    canon_close(&other.c);
+    fixture_clean(&c);
+    fixture_close(&c);
+    fixture_close(&other.c);
 }
 
 enum { FLOOD = 160, ROUNDS = 24 };
@@ -366,16 +367,16 @@ static void *flood(void *arg) {
 static void flood_open(struct flood *f, int number, str url) {
     struct ledger *l = NULL;
     struct error err = {0};
-    *f = (struct flood){.number = number, .rounds = canon_scaled(ROUNDS, 8)};
+    *f = (struct flood){.number = number, .rounds = fixture_scaled(ROUNDS, 8)};
     CHECK(ledger_open(url, NULL, &l, &err) == ST_OK, "%s", err.msg);
     CHECK(writer_open(l, NULL, &f->writer, &err) == ST_OK, "%s", err.msg);
     for (int i = 0; i < f->rounds; i++) {
         arena_init(&f->arenas[i], 1024, SIZE_MAX);
         for (int k = 0; k < FLOOD; k++) {
-            const char *run = canon_fmt("flood-%d-%d", number, k % 40);
+            const char *run = fixture_fmt("flood-%d-%d", number, k % 40);
             f->items[i][k] = i == 0 && k < 40
-                                 ? canon_event("RunStarted", run, NULL, 1)
-                                 : canon_event("StepStarted", run, canon_fmt("%d-%d", i, k), 1);
+                                 ? fixture_item("RunStarted", run, NULL, 1)
+                                 : fixture_item("StepStarted", run, fixture_fmt("%d-%d", i, k), 1);
         }
         f->calls[i] = (struct writer_call){.request = {.items = f->items[i],
                                                        .count = FLOOD,
@@ -390,8 +391,8 @@ static void flood_open(struct flood *f, int number, str url) {
  * between the other's groups. */
 TEST(overlap_two_nodes_flood_one_tenant) {
     static struct flood floods[2];
-    struct canon c;
-    canon_open(&c, test_postgres());
+    struct fixture c;
+    fixture_open(&c, test_postgres());
     for (int i = 0; i < 2; i++)
         flood_open(&floods[i], i, c.url);
     for (int i = 0; i < 2; i++)
@@ -404,8 +405,8 @@ TEST(overlap_two_nodes_flood_one_tenant) {
             arena_release(&floods[i].arenas[k]);
     }
     int64_t events = INT64_C(2) * FLOOD * floods[0].rounds;
-    CHECK(canon_int(&c, "SELECT COUNT(*) FROM run_events") == events);
-    CHECK(canon_int(&c, "SELECT MAX(sequence_number) FROM tenants") == events);
-    canon_clean(&c);
-    canon_close(&c);
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM run_events") == events);
+    CHECK(fixture_int(&c, "SELECT MAX(sequence_number) FROM tenants") == events);
+    fixture_clean(&c);
+    fixture_close(&c);
 }

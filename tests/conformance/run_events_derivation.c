@@ -1,6 +1,6 @@
 /* Run Events 3.1, rule by rule, and 6: what takes part in the key, what does not, and that every
  * departure is seen. */
-#include "conformance/helper.h"
+#include "conformance/fixture.h"
 
 #include "base/hash.h"
 
@@ -52,7 +52,7 @@ static bool preimage_has(const struct event *e, const char *part) {
     struct buf b;
     buf_init_fixed(&b, mem, sizeof mem);
     event_key_preimage(e, &b);
-    return conf_has(buf_str(&b), part);
+    return text_has(buf_str(&b), part);
 }
 
 /* RE-3.1-3: the order of the fields counts. RE-3.1-5: so does the delimiter, one byte without
@@ -78,13 +78,13 @@ TEST_DB(run_events_key_is_over_utf8) {
     CHECK(strcmp(key_of(e).text,
                  "876a78c3a27483fe42859c83c1fa6becb54516c8bbe32ad39d9c7a4034cd3978") == 0,
           "%s", key_of(e).text);
-    struct conf c;
-    conf_open(&c, url, LEDGER_REJECT);
+    struct fixture c;
+    fixture_open_as(&c, url, LEDGER_REJECT);
     struct error err = {0};
-    struct event good = conf_event("StepStarted", "r", "x", 1);
-    CHECK(conf_put_json(&c, conf_edit(&c, &good, "stepId", "\"\xE9\""), &err) == ST_INVALID);
-    CHECK(strcmp(err.reason, "JSON_UTF8") == 0 && conf_events(&c) == 0, "%s", err.reason);
-    conf_close(&c);
+    struct event good = fixture_event("StepStarted", "r", "x", 1);
+    CHECK(fixture_put_json(&c, fixture_edit(&c, &good, "stepId", "\"\xE9\""), &err) == ST_INVALID);
+    CHECK(strcmp(err.reason, "JSON_UTF8") == 0 && fixture_event_count(&c) == 0, "%s", err.reason);
+    fixture_close(&c);
 }
 
 /* RE-3.1-7: verbatim: case, blanks and composition all make another key. */
@@ -169,19 +169,20 @@ TEST(run_events_key_depends_on_each_of_its_fields) {
  * stored. */
 TEST_DB(run_events_delimiter_is_refused_in_fields) {
     static const char *const members[] = {"runId", "eventType", "planId", "planVersion", "stepId"};
-    struct conf c;
-    conf_open(&c, url, LEDGER_RECORD);
-    struct event e = conf_event("StepStarted", "r", "a", 1);
+    struct fixture c;
+    fixture_open_as(&c, url, LEDGER_RECORD);
+    struct event e = fixture_event("StepStarted", "r", "a", 1);
     for (size_t i = 0; i < COUNT_OF(members); i++) {
         struct error err = {0};
         char where[32];
         snprintf(where, sizeof where, "/%s", members[i]);
-        CHECK(conf_put_json(&c, conf_edit(&c, &e, members[i], "\"a|b\""), &err) == ST_INVALID);
+        CHECK(fixture_put_json(&c, fixture_edit(&c, &e, members[i], "\"a|b\""), &err) ==
+              ST_INVALID);
         CHECK(strcmp(err.reason, "DELIMITER_IN_FIELD") == 0 && strcmp(err.where, where) == 0, "%s",
               err.msg);
     }
-    CHECK(conf_events(&c) == 0);
-    conf_close(&c);
+    CHECK(fixture_event_count(&c) == 0);
+    fixture_close(&c);
 }
 
 /* ---- mutants ---- */
@@ -231,10 +232,10 @@ static void field_set(const struct fields *f, struct buf *out) {
 }
 
 /* How many of the given five vectors a derivation gets right; `sha1`: with the wrong algorithm. */
-static int vectors_right(struct conf *c, void (*derive)(const struct fields *, struct buf *),
+static int vectors_right(struct fixture *c, void (*derive)(const struct fields *, struct buf *),
                          bool sha1) {
     int right = 0;
-    yyjson_val *all = conf_json(c, conf_file(c, CONF_VECTORS));
+    yyjson_val *all = fixture_json(c, fixture_file(c, VECTORS_FILE));
     for (size_t i = 0; i < 5; i++) {
         yyjson_val *v = yyjson_arr_get(all, i);
         struct fields f = {.attempt = json_text(json_member(v, "logicalAttemptId"), &c->arena),
@@ -277,7 +278,7 @@ TEST(run_events_every_mutant_of_the_derivation_is_caught) {
                    {"algorithm", normal, true},
                    {"normalisation", normalisation, false},
                    {"field set", field_set, false}};
-    struct conf c = {0}; /* its arena is all that is needed */
+    struct fixture c = {0}; /* its arena is all that is needed */
     arena_init(&c.arena, 4096, (size_t)16 << 20);
     CHECK(vectors_right(&c, normal, false) == 5, "the rules of 2.0.0");
     for (size_t i = 0; i < COUNT_OF(mutants); i++)

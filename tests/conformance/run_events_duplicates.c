@@ -1,5 +1,5 @@
 /* Run Events 2.5 and 3.2: the same event again, and order under concurrency. */
-#include "conformance/helper.h"
+#include "conformance/fixture.h"
 
 #include <pthread.h>
 
@@ -14,58 +14,58 @@ static bool same_metadata(struct append_result a, struct append_result b) {
 /* RE-3.2-1: the second append succeeds. RE-3.2-2: with the first one's eventId, runSeq and
  * persistedAt. */
 TEST_DB(run_events_duplicate_returns_the_first_record) {
-    struct conf c;
-    conf_open(&c, url, LEDGER_REJECT);
-    conf_program(&c, "r", "RunQueued,RunStarted");
-    struct event e = conf_event("StepStarted", "r", "a", 1);
-    struct append_result first = conf_put(&c, e);
-    CHECK(first.run_seq == 3 && first.persisted_us == CONF_NOW_US &&
+    struct fixture c;
+    fixture_open_as(&c, url, LEDGER_REJECT);
+    fixture_program(&c, "r", "RunQueued,RunStarted");
+    struct event e = fixture_event("StepStarted", "r", "a", 1);
+    struct append_result first = fixture_put_event(&c, e);
+    CHECK(first.run_seq == 3 && first.persisted_us == FIXTURE_NOW_US &&
           uuid_eq(first.event_id, e.event_id));
     c.now_us += 5000000;
-    CHECK(same_metadata(conf_again(&c, e), first), "at once");
-    conf_program(&c, "r", "StepCompleted a");
-    conf_reopen(&c, LEDGER_REJECT);
-    CHECK(same_metadata(conf_again(&c, e), first), "after a restart");
-    CHECK(conf_events(&c) == 4);
-    conf_close(&c);
+    CHECK(same_metadata(fixture_again(&c, e), first), "at once");
+    fixture_program(&c, "r", "StepCompleted a");
+    fixture_reopen_as(&c, LEDGER_REJECT);
+    CHECK(same_metadata(fixture_again(&c, e), first), "after a restart");
+    CHECK(fixture_event_count(&c) == 4);
+    fixture_close(&c);
 }
 
 /* RE-2.5-2: the stored eventId is the truth. RE-2.5-3: and is what the caller gets back, with
  * runSeq and persistedAt. */
 TEST_DB(run_events_duplicate_with_a_new_event_id) {
-    struct conf c;
-    conf_open(&c, url, LEDGER_REJECT);
-    struct event e = conf_event("RunStarted", "r", NULL, 1);
-    struct append_result first = conf_put(&c, e);
-    struct event again = conf_event("RunStarted", "r", NULL, 1);
+    struct fixture c;
+    fixture_open_as(&c, url, LEDGER_REJECT);
+    struct event e = fixture_event("RunStarted", "r", NULL, 1);
+    struct append_result first = fixture_put_event(&c, e);
+    struct event again = fixture_event("RunStarted", "r", NULL, 1);
     c.now_us += 1;
     CHECK(!uuid_eq(again.event_id, e.event_id) && memcmp(again.key, e.key, sizeof e.key) == 0);
-    CHECK(same_metadata(conf_again(&c, again), first));
-    struct event_page page = conf_read(&c, "r");
+    CHECK(same_metadata(fixture_again(&c, again), first));
+    struct event_page page = fixture_read(&c, "r");
     CHECK(page.count == 1 && uuid_eq(page.records[0].event.event_id, e.event_id));
     struct event_record rec;
     struct error err = {0};
     CHECK(ledger_find_event(c.ledger, again.event_id, &c.arena, &rec, &err) == ST_NOT_FOUND);
-    conf_close(&c);
+    fixture_close(&c);
 }
 
 /* RE-3.2-4: never a refusal, however much the duplicate differs where the key does not look. */
 TEST_DB(run_events_duplicate_is_never_a_conflict) {
-    struct conf c;
-    conf_open(&c, url, LEDGER_REJECT);
+    struct fixture c;
+    fixture_open_as(&c, url, LEDGER_REJECT);
     struct append_result first =
-        conf_put(&c, conf_event_with("RunStarted", "r", NULL, 1, "{\"v\":1}"));
-    struct event other = conf_event_with("RunStarted", "r", NULL, 1, "{\"v\":2,\"more\":true}");
+        fixture_put_event(&c, fixture_event_with("RunStarted", "r", NULL, 1, "{\"v\":1}"));
+    struct event other = fixture_event_with("RunStarted", "r", NULL, 1, "{\"v\":2,\"more\":true}");
     other.engine_attempt = 9;
     other.emitted_ns += 1;
     other.emitted_digits = 9;
-    CHECK(same_metadata(conf_again(&c, other), first));
-    struct event_page page = conf_read(&c, "r");
-    CHECK(page.count == 1 && conf_is(page.records[0].event.payload, "{\"v\":1}"));
+    CHECK(same_metadata(fixture_again(&c, other), first));
+    struct event_page page = fixture_read(&c, "r");
+    CHECK(page.count == 1 && text_is(page.records[0].event.payload, "{\"v\":1}"));
 
     /* Inside one atomic batch too. */
     struct append_item items[3] = {
-        {.event = other}, {.event = conf_event("RunPaused", "r", NULL, 1)}, {.event = other}};
+        {.event = other}, {.event = fixture_event("RunPaused", "r", NULL, 1)}, {.event = other}};
     struct append_result results[3] = {
         {.code = ST_CORRUPT}, {.code = ST_CORRUPT}, {.code = ST_CORRUPT}};
     struct append_request request = {
@@ -76,7 +76,7 @@ TEST_DB(run_events_duplicate_is_never_a_conflict) {
     CHECK(results[0].code == ST_OK && results[1].code == ST_OK && results[2].code == ST_OK);
     CHECK(same_metadata(results[0], first) && same_metadata(results[2], first) &&
           results[1].run_seq == 2);
-    conf_close(&c);
+    fixture_close(&c);
 }
 
 /* ---- threads ---- */
@@ -110,7 +110,7 @@ static void *produce(void *arg) {
 }
 
 /* The ledger goes to its thread, all producers run, and the ledger comes back. */
-static void produce_all(struct conf *c, struct producer *producers, size_t count) {
+static void produce_all(struct fixture *c, struct producer *producers, size_t count) {
     struct writer *writer = NULL;
     struct error err = {0};
     CHECK(writer_open(c->ledger, NULL, &writer, &err) == ST_OK, "%s", err.msg);
@@ -122,7 +122,7 @@ static void produce_all(struct conf *c, struct producer *producers, size_t count
         CHECK(pthread_join(producers[i].thread, NULL) == 0);
     writer_close(writer);
     c->ledger = NULL;
-    conf_reopen(c, LEDGER_REJECT);
+    fixture_reopen_as(c, LEDGER_REJECT);
     for (size_t i = 0; i < count; i++)
         CHECK(producers[i].worst == ST_OK, "producer %zu: %s", i, status_name(producers[i].worst));
 }
@@ -130,13 +130,13 @@ static void produce_all(struct conf *c, struct producer *producers, size_t count
 /* RE-3.2-3: sixteen threads append the same event, half of them under an eventId of their own; one
  * record. */
 TEST_DB(run_events_duplicate_from_sixteen_threads) {
-    struct conf c;
-    conf_open(&c, url, LEDGER_REJECT);
-    for (int round = 1; round <= conf_scaled(20, 3); round++) {
+    struct fixture c;
+    fixture_open_as(&c, url, LEDGER_REJECT);
+    for (int round = 1; round <= fixture_scaled(20, 3); round++) {
         struct event events[THREADS];
         struct producer producers[THREADS] = {0};
         for (size_t i = 0; i < THREADS; i++) {
-            events[i] = conf_event("RunTeleported", "r", NULL, round);
+            events[i] = fixture_event("RunTeleported", "r", NULL, round);
             if (i % 2 == 0) events[i].event_id = events[0].event_id;
             producers[i] = (struct producer){.events = &events[i], .count = 1};
         }
@@ -146,23 +146,23 @@ TEST_DB(run_events_duplicate_from_sixteen_threads) {
             fresh += !producers[i].results[0].duplicate;
             CHECK(same_metadata(producers[i].results[0], producers[0].results[0]), "thread %zu", i);
         }
-        CHECK(fresh == 1 && conf_events(&c) == round, "%d were new", fresh);
+        CHECK(fresh == 1 && fixture_event_count(&c) == round, "%d were new", fresh);
     }
-    conf_close(&c);
+    fixture_close(&c);
 }
 
 /* RE-4-5: from several threads to two runs, a hundred events: within each run runSeq rises
  * strictly, in the order in which they were appended. (Gaps: run_events_consumer_accepts_gaps.) */
 TEST_DB(run_events_run_seq_rises_per_run) {
     enum { PRODUCERS = 5, EACH = 20 };
-    struct conf c;
-    conf_open(&c, url, LEDGER_REJECT);
+    struct fixture c;
+    fixture_open_as(&c, url, LEDGER_REJECT);
     static struct event events[PRODUCERS][EACH];
     static struct producer producers[PRODUCERS];
     for (int p = 0; p < PRODUCERS; p++) {
         for (int i = 0; i < EACH; i++)
             events[p][i] =
-                conf_event("RunTeleported", i % 2 == 0 ? "r" : "s", NULL, p * EACH + i + 1);
+                fixture_event("RunTeleported", i % 2 == 0 ? "r" : "s", NULL, p * EACH + i + 1);
         producers[p] = (struct producer){.events = events[p], .count = EACH};
     }
     produce_all(&c, producers, PRODUCERS);
@@ -173,18 +173,18 @@ TEST_DB(run_events_run_seq_rises_per_run) {
     }
     static const char *const runs[] = {"r", "s"};
     for (size_t r = 0; r < COUNT_OF(runs); r++) {
-        struct event_page page = conf_read(&c, runs[r]);
+        struct event_page page = fixture_read(&c, runs[r]);
         CHECK(page.count == PRODUCERS * EACH / 2, "%zu", page.count);
         for (size_t i = 1; i < page.count; i++)
             CHECK(page.records[i].run_seq > page.records[i - 1].run_seq &&
                   page.records[i].seq > page.records[i - 1].seq);
     }
-    conf_close(&c);
+    fixture_close(&c);
 }
 
 /* ---- the index ---- */
 
-static status copy_row(struct conf *c, const char *sql) {
+static status copy_row(struct fixture *c, const char *sql) {
     struct error err = {0};
     struct db *db = ledger_db(c->ledger);
     CHECK(db_begin(db, true, &err) == ST_OK, "%s", err.msg);
@@ -209,15 +209,15 @@ static status copy_row(struct conf *c, const char *sql) {
 /* RE-3.2-5: at the level of the index: one key under two runs is fine, twice under one run is not.
  */
 TEST_DB(run_events_key_is_unique_within_its_run) {
-    struct conf c;
-    conf_open(&c, url, LEDGER_REJECT);
-    conf_program(&c, "r", "RunStarted");
-    conf_program(&c, "s", "RunStarted");
+    struct fixture c;
+    fixture_open_as(&c, url, LEDGER_REJECT);
+    fixture_program(&c, "r", "RunStarted");
+    fixture_program(&c, "s", "RunStarted");
     CHECK(copy_row(&c, COPY_ROW("e.pos + 1000", "e.run_no")) == ST_CONFLICT, "the pair");
     CHECK(copy_row(&c, COPY_ROW("e.pos + 1000",
                                 "(SELECT run_no FROM ledger_run WHERE run_id = 's')")) == ST_OK,
           "another run");
-    CHECK(conf_int(&c, "SELECT COUNT(*) FROM ledger_event a JOIN ledger_event b ON a.key = b.key"
-                       " WHERE a.run_no < b.run_no") == 1);
-    conf_close(&c);
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM ledger_event a JOIN ledger_event b ON a.key = b.key"
+                          " WHERE a.run_no < b.run_no") == 1);
+    fixture_close(&c);
 }

@@ -1,7 +1,7 @@
 /* Run Events 1.1 and 1.3: types that nobody has heard of, and watermarks. A consumer here is the
  * reducer, run_apply(), over records read with ledger_read_run(): what the ledger's own
  * projections, replay and any reader are made of. */
-#include "conformance/helper.h"
+#include "conformance/fixture.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -19,7 +19,7 @@ struct consumer {
 };
 
 /* Reads and reduces at most `limit` records, a few at a time. */
-static void consume(struct conf *c, struct consumer *k, const char *run, size_t limit) {
+static void consume(struct fixture *c, struct consumer *k, const char *run, size_t limit) {
     while (limit > 0) {
         struct event_page page;
         struct error err = {0};
@@ -40,7 +40,7 @@ static void consume(struct conf *c, struct consumer *k, const char *run, size_t 
     }
 }
 
-static str state_text(struct conf *c, const struct run *run) {
+static str state_text(struct fixture *c, const struct run *run) {
     struct buf b;
     buf_init(&b, (size_t)1 << 20);
     run_state_json(run, &b);
@@ -59,62 +59,65 @@ static const char story[] =
 /* RE-1.1-2: SignalAccepted and SignalRejected are stored as opaque types and change no derived
  * state. */
 TEST_DB(run_events_signal_decisions_are_opaque) {
-    struct conf c;
-    conf_open(&c, url, LEDGER_REJECT);
-    conf_program(&c, "r", "RunStarted,StepStarted a");
+    struct fixture c;
+    fixture_open_as(&c, url, LEDGER_REJECT);
+    fixture_program(&c, "r", "RunStarted,StepStarted a");
     CHECK(event_type_of(STR("SignalAccepted")) == EVENT_UNKNOWN);
-    conf_put(&c, conf_event_with("SignalAccepted", "r", NULL, 1, "{\"signal\":\"PAUSE\"}"));
-    conf_put(&c, conf_event("SignalRejected", "r", NULL, 1));
-    CHECK(conf_is(conf_status(&c, "r"), "RUNNING") && conf_is(conf_step(&c, "r", "a"), "RUNNING"));
-    struct event_page page = conf_read(&c, "r");
-    CHECK(page.count == 4 && conf_is(page.records[2].event.type_name, "SignalAccepted"));
-    CHECK(conf_run(&c, "r").head.invalid_events == 0);
-    conf_close(&c);
+    fixture_put_event(&c,
+                      fixture_event_with("SignalAccepted", "r", NULL, 1, "{\"signal\":\"PAUSE\"}"));
+    fixture_put_event(&c, fixture_event("SignalRejected", "r", NULL, 1));
+    CHECK(text_is(fixture_run_status(&c, "r"), "RUNNING") &&
+          text_is(fixture_step_state(&c, "r", "a"), "RUNNING"));
+    struct event_page page = fixture_read(&c, "r");
+    CHECK(page.count == 4 && text_is(page.records[2].event.type_name, "SignalAccepted"));
+    CHECK(fixture_run(&c, "r").head.invalid_events == 0);
+    fixture_close(&c);
 }
 
 /* RE-1.3-1: an unknown type stops nobody: the record after it is processed. */
 TEST_DB(run_events_unknown_types_do_not_stop_the_projector) {
-    struct conf c;
-    conf_open(&c, url, LEDGER_RECORD);
-    conf_program(&c, "r", "RunTeleported,RunStarted,StepTeleported a,StepStarted a");
-    CHECK(conf_is(conf_status(&c, "r"), "RUNNING") && conf_is(conf_step(&c, "r", "a"), "RUNNING"));
-    struct run replayed = conf_replay(&c, "r");
+    struct fixture c;
+    fixture_open_as(&c, url, LEDGER_RECORD);
+    fixture_program(&c, "r", "RunTeleported,RunStarted,StepTeleported a,StepStarted a");
+    CHECK(text_is(fixture_run_status(&c, "r"), "RUNNING") &&
+          text_is(fixture_step_state(&c, "r", "a"), "RUNNING"));
+    struct run replayed = fixture_replay(&c, "r");
     CHECK(replayed.head.status == RUN_RUNNING && replayed.head.run_seq == 4);
-    CHECK(!conf_run(&c, "r").head.inconsistent);
-    conf_close(&c);
+    CHECK(!fixture_run(&c, "r").head.inconsistent);
+    fixture_close(&c);
 }
 
 /* RE-1.3-2: the name is shown as it is stored, the payload uninterpreted. */
 TEST_DB(run_events_unknown_types_are_shown_as_they_are) {
     static const char payload[] =
         "{\"status\":\"COMPLETED\",\"eventType\":\"RunFailed\",\"to\":\"M\xC3\xA4rz\"}";
-    struct conf c;
-    conf_open(&c, url, LEDGER_REJECT);
-    conf_program(&c, "r", "RunStarted");
-    conf_put(&c, conf_event_with("RunTeleported", "r", NULL, 1, payload));
-    str text = conf_record_text(&c, &conf_read(&c, "r").records[1]);
-    CHECK(conf_has(text, "\"eventType\":\"RunTeleported\""), "%.*s", STR_ARG(text));
-    CHECK(conf_has(text, payload), "%.*s", STR_ARG(text));
-    CHECK(conf_is(conf_text(&c, "SELECT \"eventType\" FROM run_events WHERE \"runSeq\" = 2"),
+    struct fixture c;
+    fixture_open_as(&c, url, LEDGER_REJECT);
+    fixture_program(&c, "r", "RunStarted");
+    fixture_put_event(&c, fixture_event_with("RunTeleported", "r", NULL, 1, payload));
+    str text = fixture_record_text(&c, &fixture_read(&c, "r").records[1]);
+    CHECK(text_has(text, "\"eventType\":\"RunTeleported\""), "%.*s", STR_ARG(text));
+    CHECK(text_has(text, payload), "%.*s", STR_ARG(text));
+    CHECK(text_is(fixture_text(&c, "SELECT \"eventType\" FROM run_events WHERE \"runSeq\" = 2"),
                   "RunTeleported"));
-    CHECK(conf_is(conf_status(&c, "r"), "RUNNING"));
-    conf_close(&c);
+    CHECK(text_is(fixture_run_status(&c, "r"), "RUNNING"));
+    fixture_close(&c);
 }
 
 /* RE-1.3-3: the watermark ends at the runSeq of an unknown last record, each time. */
 TEST_DB(run_events_watermark_passes_unknown_types) {
-    struct conf c;
-    conf_open(&c, url, LEDGER_REJECT);
-    conf_program(&c, "r", story);
+    struct fixture c;
+    fixture_open_as(&c, url, LEDGER_REJECT);
+    fixture_program(&c, "r", story);
     struct consumer one = {0};
     struct consumer two = {0};
     consume(&c, &one, "r", SIZE_MAX);
-    conf_reopen(&c, LEDGER_REJECT);
+    fixture_reopen_as(&c, LEDGER_REJECT);
     consume(&c, &two, "r", SIZE_MAX);
     CHECK(one.run.head.run_seq == 14 && two.run.head.run_seq == 14);
     CHECK(str_eq(state_text(&c, &one.run), state_text(&c, &two.run)));
-    CHECK(conf_run(&c, "r").head.run_seq == 14, "the ledger's own watermark");
-    conf_close(&c);
+    CHECK(fixture_run(&c, "r").head.run_seq == 14, "the ledger's own watermark");
+    fixture_close(&c);
 }
 
 /* RE-1.3-8: unknown types change no state; of the documented extension types only RunApproved does
@@ -123,29 +126,30 @@ TEST_DB(run_events_only_documented_types_change_state) {
     static const char *const quiet[] = {"RunTeleported",    "RunProviderMoved", "StepTeleported a",
                                         "StepRetried a 2",  "StepCorrected a",  "StepRetried z",
                                         "RunTeleported 2 2"};
-    struct conf c;
-    conf_open(&c, url, LEDGER_RECORD);
-    conf_program(&c, "r", "RunQueued,StepStarted a,StepFailed a");
+    struct fixture c;
+    fixture_open_as(&c, url, LEDGER_RECORD);
+    fixture_program(&c, "r", "RunQueued,StepStarted a,StepFailed a");
     for (size_t i = 0; i < COUNT_OF(quiet); i++) {
-        conf_program(&c, "r", quiet[i]);
-        CHECK(conf_is(conf_status(&c, "r"), "PENDING"), "%s", quiet[i]);
-        CHECK(conf_is(conf_step(&c, "r", "a"), "FAILED") && conf_is(conf_step(&c, "r", "z"), ""),
+        fixture_program(&c, "r", quiet[i]);
+        CHECK(text_is(fixture_run_status(&c, "r"), "PENDING"), "%s", quiet[i]);
+        CHECK(text_is(fixture_step_state(&c, "r", "a"), "FAILED") &&
+                  text_is(fixture_step_state(&c, "r", "z"), ""),
               "%s", quiet[i]);
-        CHECK(conf_int(&c, "SELECT COUNT(*) FROM steps") == 1 &&
-              !conf_run(&c, "r").head.inconsistent);
+        CHECK(fixture_int(&c, "SELECT COUNT(*) FROM steps") == 1 &&
+              !fixture_run(&c, "r").head.inconsistent);
     }
-    conf_program(&c, "r", "RunApproved");
-    CHECK(conf_is(conf_status(&c, "r"), "APPROVED"));
-    str contract = conf_file(&c, CONF_CONTRACT);
-    CHECK(conf_has(contract, "| `RunApproved` | run: PENDING to APPROVED |"));
+    fixture_program(&c, "r", "RunApproved");
+    CHECK(text_is(fixture_run_status(&c, "r"), "APPROVED"));
+    str contract = fixture_file(&c, CONTRACT_FILE);
+    CHECK(text_has(contract, "| `RunApproved` | run: PENDING to APPROVED |"));
     for (int t = EVENT_RUN_APPROVED + 1; t < EVENT_SIGNAL_RECEIVED;
          t++) { /* the others are documented as quiet */
         char row[96];
         str name = event_type_info((enum event_type)t)->name;
         snprintf(row, sizeof row, "| `%.*s` | none;", STR_ARG(name));
-        CHECK(name.len == 0 || conf_has(contract, row), "%s", row);
+        CHECK(name.len == 0 || text_has(contract, row), "%s", row);
     }
-    conf_close(&c);
+    fixture_close(&c);
 }
 
 /* ---- watermarks ---- */
@@ -153,11 +157,11 @@ TEST_DB(run_events_only_documented_types_change_state) {
 /* RE-1.3-4: stopped at any watermark and started again there, a consumer ends like one that never
  * stopped. */
 TEST_DB(run_events_consumer_resumes_at_its_watermark) {
-    struct conf c;
-    conf_open(&c, url, LEDGER_RECORD);
-    conf_program(&c, "other", "RunStarted");
-    conf_program(&c, "r", story);
-    conf_program(&c, "r", "StepCompleted never,RunFailed"); /* forbidden ones count too */
+    struct fixture c;
+    fixture_open_as(&c, url, LEDGER_RECORD);
+    fixture_program(&c, "other", "RunStarted");
+    fixture_program(&c, "r", story);
+    fixture_program(&c, "r", "StepCompleted never,RunFailed"); /* forbidden ones count too */
     struct consumer whole = {0};
     consume(&c, &whole, "r", SIZE_MAX);
     for (size_t stop = 0; stop <= 16; stop++) {
@@ -175,20 +179,21 @@ TEST_DB(run_events_consumer_resumes_at_its_watermark) {
         CHECK(str_eq(state_text(&c, &second.run), state_text(&c, &whole.run)), "stopped at %zu",
               stop);
     }
-    conf_close(&c);
+    fixture_close(&c);
 }
 
 /* RE-1.3-5: the watermark follows runSeq within its runId, whatever emittedAt says and whatever
  * other runs do. */
 TEST_DB(run_events_watermark_follows_run_seq) {
     static const int64_t minutes[] = {50, 3, 0, 59, 12, 12, 1, 40};
-    struct conf c;
-    conf_open(&c, url, LEDGER_RECORD);
+    struct fixture c;
+    fixture_open_as(&c, url, LEDGER_RECORD);
     for (size_t i = 0; i < COUNT_OF(minutes); i++) {
         for (int r = 0; r < 2; r++) {
-            struct event e = conf_event("RunTeleported", r == 0 ? "r" : "s", NULL, (int64_t)i + 1);
+            struct event e =
+                fixture_event("RunTeleported", r == 0 ? "r" : "s", NULL, (int64_t)i + 1);
             e.emitted_ns -= minutes[i] * 60 * 1000000000;
-            conf_put(&c, e);
+            fixture_put_event(&c, e);
         }
     }
     struct consumer k = {0};
@@ -196,14 +201,14 @@ TEST_DB(run_events_watermark_follows_run_seq) {
     CHECK(k.trail_len == COUNT_OF(minutes));
     for (size_t i = 0; i < k.trail_len; i++)
         CHECK(k.trail[i] == (int64_t)i + 1, "record %zu: watermark %lld", i, (long long)k.trail[i]);
-    conf_close(&c);
+    fixture_close(&c);
 }
 
 /* ---- writes that are not stored yet ---- */
 
 /* Appends the writes of an NDJSON file from `offset` on, at most `limit`; the offset after the last
  * of them. */
-static int64_t import_from(struct conf *c, const char *path, int64_t offset, int limit) {
+static int64_t import_from(struct fixture *c, const char *path, int64_t offset, int limit) {
     struct line_reader *reader = NULL;
     struct error err = {0};
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -217,7 +222,7 @@ static int64_t import_from(struct conf *c, const char *path, int64_t offset, int
         if (eof) break;
         struct event e;
         CHECK(event_parse(line, &c->arena, &e, &err) == ST_OK, "%s", err.msg);
-        conf_put(c, e); /* new: nothing is read twice */
+        fixture_put_event(c, e); /* new: nothing is read twice */
         end = offset + line_reader_offset(reader);
     }
     line_reader_close(reader);
@@ -228,8 +233,8 @@ static int64_t import_from(struct conf *c, const char *path, int64_t offset, int
 /* RE-1.3-6: a consumer of writes keeps the ingestion offset in bytes; started again there it goes
  * on with the very next write. The strategy is named in the contract's text. */
 TEST_DB(run_events_stream_of_writes_has_an_ingestion_offset) {
-    struct conf c;
-    conf_open(&c, url, LEDGER_REJECT);
+    struct fixture c;
+    fixture_open_as(&c, url, LEDGER_REJECT);
     static const char *const types[] = {"RunQueued", "RunStarted", "RunPaused", "RunResumed",
                                         "RunCompleted"};
     char path[512];
@@ -237,7 +242,7 @@ TEST_DB(run_events_stream_of_writes_has_an_ingestion_offset) {
     struct buf lines;
     buf_init(&lines, 65536);
     for (size_t i = 0; i < COUNT_OF(types); i++) {
-        struct event e = conf_event_with(types[i], "r", NULL, 1, "{\"s\":\"\xC3\xA9\"}");
+        struct event e = fixture_event_with(types[i], "r", NULL, 1, "{\"s\":\"\xC3\xA9\"}");
         event_write_json(&e, &lines);
         buf_put_c(&lines, i % 2 == 0 ? "\n" : "\r\n");
     }
@@ -246,42 +251,42 @@ TEST_DB(run_events_stream_of_writes_has_an_ingestion_offset) {
     int64_t offset = 0;
     for (int i = 1; i <= 5; i++) { /* restarted after every write */
         offset = import_from(&c, path, offset, 1);
-        CHECK(conf_run(&c, "r").head.run_seq == i, "after %d", i);
+        CHECK(fixture_run(&c, "r").head.run_seq == i, "after %d", i);
     }
     CHECK(offset == (int64_t)lines.len && import_from(&c, path, offset, 9) == offset);
-    CHECK(conf_is(conf_status(&c, "r"), "COMPLETED"));
-    CHECK(conf_has(conf_file(&c, CONF_CONTRACT), "Its checkpoint is the ingestion offset"));
+    CHECK(text_is(fixture_run_status(&c, "r"), "COMPLETED"));
+    CHECK(text_has(fixture_file(&c, CONTRACT_FILE), "Its checkpoint is the ingestion offset"));
     buf_release(&lines);
-    conf_close(&c);
+    fixture_close(&c);
 }
 
 /* RE-1.3-7: a RunCompleted that was published but not appended changes no authoritative state:
  * neither one that a listener reduces for itself, nor one whose batch was refused. */
 TEST_DB(run_events_writes_that_are_not_stored_change_nothing) {
-    struct conf c;
-    conf_open(&c, url, LEDGER_REJECT);
-    conf_program(&c, "r", "RunStarted");
-    struct run listener = conf_replay(&c, "r");
+    struct fixture c;
+    fixture_open_as(&c, url, LEDGER_REJECT);
+    fixture_program(&c, "r", "RunStarted");
+    struct run listener = fixture_replay(&c, "r");
     struct event_record heard = {
-        .event = conf_event("RunCompleted", "r", NULL, 1), .seq = 2, .run_seq = 2};
+        .event = fixture_event("RunCompleted", "r", NULL, 1), .seq = 2, .run_seq = 2};
     struct transition bad;
     struct error err = {0};
     CHECK(run_apply(&listener, &heard, &c.arena, &bad, NULL, &err) == ST_OK &&
           listener.head.status == RUN_COMPLETED);
-    CHECK(conf_is(conf_status(&c, "r"), "RUNNING"));
+    CHECK(text_is(fixture_run_status(&c, "r"), "RUNNING"));
 
     struct append_item items[] = {{.event = heard.event},
-                                  {.event = conf_event("RunPaused", "r", NULL, 1)}};
+                                  {.event = fixture_event("RunPaused", "r", NULL, 1)}};
     struct append_result results[2] = {{.code = ST_CORRUPT}, {.code = ST_CORRUPT}};
     struct append_request request = {
         .items = items, .count = 2, .atomic = true, .results = results, .arena = &c.arena};
     struct append_request *requests[] = {&request};
     CHECK(ledger_append(c.ledger, requests, 1, &err) == ST_OK);
     CHECK(results[0].code != ST_OK && results[1].code == ST_CONFLICT);
-    CHECK(conf_is(conf_status(&c, "r"), "RUNNING") && conf_events(&c) == 1);
-    conf_program(&c, "r", "RunPaused"); /* which a completed run would not allow */
-    CHECK(conf_replay(&c, "r").head.status == RUN_PAUSED);
-    conf_close(&c);
+    CHECK(text_is(fixture_run_status(&c, "r"), "RUNNING") && fixture_event_count(&c) == 1);
+    fixture_program(&c, "r", "RunPaused"); /* which a completed run would not allow */
+    CHECK(fixture_replay(&c, "r").head.status == RUN_PAUSED);
+    fixture_close(&c);
 }
 
 /* RE-4-5, second half: a consumer accepts gaps in runSeq. */
@@ -293,7 +298,7 @@ TEST(run_events_consumer_accepts_gaps) {
     struct run run = {0};
     for (size_t i = 0; i < COUNT_OF(seqs); i++) {
         struct event_record rec = {
-            .event = conf_event(types[i], "r", NULL, 1), .seq = seqs[i] * 2, .run_seq = seqs[i]};
+            .event = fixture_event(types[i], "r", NULL, 1), .seq = seqs[i] * 2, .run_seq = seqs[i]};
         struct transition bad;
         struct error err = {0};
         CHECK(run_apply(&run, &rec, &arena, &bad, NULL, &err) == ST_OK, "%s", types[i]);

@@ -1,5 +1,5 @@
 /* Run Events 3.1, 3.3, 6 and appendix B: the idempotency key, against the golden vectors. */
-#include "conformance/helper.h"
+#include "conformance/fixture.h"
 
 #include "base/hash.h"
 #include "base/os.h"
@@ -46,7 +46,7 @@ static void vectors_open(struct vectors *all) {
     str text;
     yyjson_val *root = NULL;
     struct json_limits limits = {(size_t)1 << 20, 8};
-    CHECK(file_read(STR(CONF_VECTORS), limits.bytes_max, &all->arena, &text, &err) == ST_OK, "%s",
+    CHECK(file_read(STR(VECTORS_FILE), limits.bytes_max, &all->arena, &text, &err) == ST_OK, "%s",
           err.msg);
     CHECK(json_parse(text, limits, &all->arena, &root, &err) == ST_OK, "%s", err.msg);
     CHECK(yyjson_is_arr(root) && yyjson_arr_size(root) <= VECTORS_MAX);
@@ -142,7 +142,7 @@ TEST(run_events_vectors_cover_what_they_must) {
     bool types[EVENT_TYPE_COUNT] = {0};
     for (size_t i = 0; i < all.count; i++) {
         const struct vector *v = &all.v[i];
-        run_level += !v->step_id.ptr && conf_is(v->normalized, "RUN");
+        run_level += !v->step_id.ptr && text_is(v->normalized, "RUN");
         step_level += v->step_id.ptr && str_eq(v->step_id, v->normalized);
         attempts += v->attempt != all.v[0].attempt;
         versions += !str_eq(v->plan_version, all.v[0].plan_version);
@@ -158,16 +158,16 @@ TEST(run_events_vectors_cover_what_they_must) {
 /* RE-3.3-10: the vectors lie beside the contract. RE-0-1: both, and the program, say the same
  * version. */
 TEST(run_events_contract_and_vectors_stand_together) {
-    CHECK(path_exists(STR(CONF_CONTRACT)) && path_exists(STR(CONF_VECTORS)));
+    CHECK(path_exists(STR(CONTRACT_FILE)) && path_exists(STR(VECTORS_FILE)));
     CHECK(strcmp(RUN_EVENTS_CONTRACT_VERSION, "2.0.1") == 0);
     static const char folder[] = "contracts/run-events/RunEvents.v" RUN_EVENTS_CONTRACT_VERSION;
-    CHECK(str_starts(STR(CONF_CONTRACT), str_c(folder)) &&
-          str_starts(STR(CONF_VECTORS), str_c(folder)));
+    CHECK(str_starts(STR(CONTRACT_FILE), str_c(folder)) &&
+          str_starts(STR(VECTORS_FILE), str_c(folder)));
     struct arena arena;
     arena_init(&arena, 4096, (size_t)1 << 20);
     struct error err = {0};
     str text;
-    CHECK(file_read(STR(CONF_CONTRACT), (size_t)1 << 20, &arena, &text, &err) == ST_OK, "%s",
+    CHECK(file_read(STR(CONTRACT_FILE), (size_t)1 << 20, &arena, &text, &err) == ST_OK, "%s",
           err.msg);
     CHECK(str_starts(text, STR("# Run Events, version " RUN_EVENTS_CONTRACT_VERSION "\n")));
     arena_release(&arena);
@@ -213,13 +213,13 @@ TEST(run_events_given_vectors_by_an_independent_tool) {
         sha256sum_of(str_c(given[i].preimage), hex);
         CHECK(strcmp(hex, given[i].digest) == 0, "vector %zu: sha256sum says %s", i + 1, hex);
         struct event e = event_of(&all.v[i]);
-        CHECK(conf_is(all.v[i].preimage, given[i].preimage) && key_is(&e, str_c(given[i].digest)),
+        CHECK(text_is(all.v[i].preimage, given[i].preimage) && key_is(&e, str_c(given[i].digest)),
               "%zu", i + 1);
     }
     for (size_t i = COUNT_OF(given); i < all.count; i++) { /* and the vectors we added */
         char hex[SHA256_HEX_LEN + 1];
         sha256sum_of(all.v[i].preimage, hex);
-        CHECK(conf_is(all.v[i].digest, hex), "%.*s", STR_ARG(all.v[i].name));
+        CHECK(text_is(all.v[i].digest, hex), "%.*s", STR_ARG(all.v[i].name));
     }
     vectors_close(&all);
 }
@@ -242,12 +242,12 @@ TEST(run_events_vectors_have_their_names_and_members) {
     vectors_open(&all);
     for (size_t i = 0; i < COUNT_OF(given); i++) {
         const struct vector *v = &all.v[i];
-        CHECK(conf_is(v->name, given[i].name), "%.*s", STR_ARG(v->name));
-        CHECK(conf_is(v->run_id, "0d3c6a9e-4f0c-4a8e-9d5d-3d4c0f7dbb8a") &&
-              conf_is(v->plan_id, "plan_abc"));
+        CHECK(text_is(v->name, given[i].name), "%.*s", STR_ARG(v->name));
+        CHECK(text_is(v->run_id, "0d3c6a9e-4f0c-4a8e-9d5d-3d4c0f7dbb8a") &&
+              text_is(v->plan_id, "plan_abc"));
         CHECK(str_eq(v->step_id, str_c(given[i].step)) &&
-              conf_is(v->normalized, given[i].normalized));
-        CHECK(conf_is(v->type, given[i].type) && conf_is(v->plan_version, given[i].version));
+              text_is(v->normalized, given[i].normalized));
+        CHECK(text_is(v->type, given[i].type) && text_is(v->plan_version, given[i].version));
         CHECK(v->attempt == given[i].attempt);
     }
     for (size_t i = 0; i < all.count; i++) {
@@ -274,6 +274,6 @@ TEST(run_events_hash_is_sha256) {
         char hex[SHA256_HEX_LEN];
         sha256_of(cases[i].in, digest);
         hex_encode(digest, SHA256_LEN, hex);
-        CHECK(conf_is(str_n(hex, sizeof hex), cases[i].digest), "case %zu", i);
+        CHECK(text_is(str_n(hex, sizeof hex), cases[i].digest), "case %zu", i);
     }
 }

@@ -1,6 +1,6 @@
 /* Run Events appendix A: who may do what, as far as it can be read from the sources: they are all
  * there is to link. */
-#include "conformance/helper.h"
+#include "conformance/fixture.h"
 
 #include <ftw.h>
 #include <sys/wait.h>
@@ -52,15 +52,15 @@ TEST(run_events_one_function_derives_keys) {
     size_t callers = 0;
     for (size_t i = 0; i < sources.count; i++) {
         const struct source *s = &sources.files[i];
-        bool hashes = conf_has(s->text, "sha256_of(") || conf_has(s->text, "sha256_add(");
-        bool joins = conf_has(s->text, "'|'") || conf_has(s->text, "\"|\"");
-        bool home = conf_is(s->path, "src/core/event.c");
+        bool hashes = text_has(s->text, "sha256_of(") || text_has(s->text, "sha256_add(");
+        bool joins = text_has(s->text, "'|'") || text_has(s->text, "\"|\"");
+        bool home = text_is(s->path, "src/core/event.c");
         CHECK(!hashes || !joins || home, "%.*s derives keys of its own", STR_ARG(s->path));
         bool defines =
-            str_ends(s->path, STR(".c")) && conf_has(s->text, "\nvoid event_key_derive(");
+            str_ends(s->path, STR(".c")) && text_has(s->text, "\nvoid event_key_derive(");
         CHECK(!defines || home, "%.*s", STR_ARG(s->path));
         definitions += defines;
-        callers += !home && str_ends(s->path, STR(".c")) && conf_has(s->text, "event_key_derive(");
+        callers += !home && str_ends(s->path, STR(".c")) && text_has(s->text, "event_key_derive(");
     }
     CHECK(definitions == 1 && callers >= 3, "%zu definitions, %zu callers", definitions, callers);
     sources_close();
@@ -68,18 +68,18 @@ TEST(run_events_one_function_derives_keys) {
 
 /* A key that the ledger made for an event of its own is the derived one too. */
 TEST_DB(run_events_the_ledgers_own_events_have_derived_keys) {
-    struct conf c;
-    conf_open(&c, url, LEDGER_REJECT);
-    conf_program(&c, "r", "RunStarted");
+    struct fixture c;
+    fixture_open_as(&c, url, LEDGER_REJECT);
+    fixture_program(&c, "r", "RunStarted");
     struct append_result result;
     struct error err = {0};
     CHECK(ledger_checkpoint(c.ledger, STR("r"), &result, &c.arena, &err) == ST_OK, "%s", err.msg);
-    struct event made = conf_read(&c, "r").records[1].event;
+    struct event made = fixture_read(&c, "r").records[1].event;
     uint8_t stored[SHA256_LEN];
     memcpy(stored, made.key, SHA256_LEN);
     event_key_derive(&made, made.key);
     CHECK(made.type == EVENT_RUN_CHECKPOINT_CREATED && memcmp(stored, made.key, SHA256_LEN) == 0);
-    conf_close(&c);
+    fixture_close(&c);
 }
 
 /* ---- responsibilities ---- */
@@ -119,10 +119,10 @@ TEST(run_events_responsibilities_stay_apart) {
         const struct source *s = &sources.files[i];
         bool store = str_starts(s->path, STR("src/ledger/"));
         for (size_t w = 0; w < COUNT_OF(writes); w++)
-            CHECK(store || !conf_has(s->text, writes[w]), "%.*s: %s", STR_ARG(s->path), writes[w]);
+            CHECK(store || !text_has(s->text, writes[w]), "%.*s: %s", STR_ARG(s->path), writes[w]);
         bool core = str_starts(s->path, STR("src/core/"));
         CHECK(!core ||
-                  !(conf_has(s->text, "#include \"ledger/") || conf_has(s->text, "#include \"db/")),
+                  !(text_has(s->text, "#include \"ledger/") || text_has(s->text, "#include \"db/")),
               "%.*s", STR_ARG(s->path));
     }
     sources_close();

@@ -1,12 +1,12 @@
 /* Run Events 5.1, 5.2 and 5.3, layers and append-time validation. State is asked from the SQL
  * views, so each line goes through parser, ledger, reducer and projection. */
-#include "conformance/helper.h"
+#include "conformance/fixture.h"
 
 /* Whether the newest record of the run was found illegal. */
-static bool last_was_invalid(struct conf *c, const char *run) {
+static bool last_was_invalid(struct fixture *c, const char *run) {
     struct alert *alerts;
-    size_t n = conf_alerts(c, run, &alerts);
-    return n > 0 && alerts[0].run_seq == conf_run(c, run).head.run_seq;
+    size_t n = fixture_alerts(c, run, &alerts);
+    return n > 0 && alerts[0].run_seq == fixture_run(c, run).head.run_seq;
 }
 
 /* RE-5.1-1 RunStarted, RE-5.1-2 RunPaused, RE-5.1-3 RunResumed, RE-5.1-4 RunCompleted, RE-5.1-5
@@ -28,17 +28,17 @@ TEST_DB(run_events_run_level_mapping) {
         {"g1", "RunQueued", "PENDING", false},
         {"g2", "RunStarted,RunQueued", "RUNNING", true},
     };
-    struct conf c;
-    conf_open(&c, url, LEDGER_RECORD);
+    struct fixture c;
+    fixture_open_as(&c, url, LEDGER_RECORD);
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        conf_program(&c, cases[i].run, cases[i].program);
-        str now = conf_status(&c, cases[i].run);
-        CHECK(conf_is(now, cases[i].status), "%s: %.*s", cases[i].program, STR_ARG(now));
+        fixture_program(&c, cases[i].run, cases[i].program);
+        str now = fixture_run_status(&c, cases[i].run);
+        CHECK(text_is(now, cases[i].status), "%s: %.*s", cases[i].program, STR_ARG(now));
         CHECK(last_was_invalid(&c, cases[i].run) == cases[i].invalid, "%s", cases[i].program);
-        CHECK(conf_run(&c, cases[i].run).head.inconsistent == cases[i].invalid, "%s",
+        CHECK(fixture_run(&c, cases[i].run).head.inconsistent == cases[i].invalid, "%s",
               cases[i].program);
     }
-    conf_close(&c);
+    fixture_close(&c);
 }
 
 /* RE-5.2-1 StepStarted, RE-5.2-2 StepCompleted, RE-5.2-3 StepFailed, RE-5.2-4 StepSkipped: the
@@ -63,118 +63,120 @@ TEST_DB(run_events_step_level_mapping) {
         {"k3", "StepStarted x,StepCompleted x,StepSkipped x", "SUCCESS", true},
         {"k4", "StepStarted x,StepFailed x,StepSkipped x", "FAILED", true},
     };
-    struct conf c;
-    conf_open(&c, url, LEDGER_RECORD);
+    struct fixture c;
+    fixture_open_as(&c, url, LEDGER_RECORD);
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        conf_program(&c, cases[i].run, cases[i].program);
-        str now = conf_step(&c, cases[i].run, "x");
-        CHECK(conf_is(now, cases[i].state), "%s: %.*s", cases[i].program, STR_ARG(now));
+        fixture_program(&c, cases[i].run, cases[i].program);
+        str now = fixture_step_state(&c, cases[i].run, "x");
+        CHECK(text_is(now, cases[i].state), "%s: %.*s", cases[i].program, STR_ARG(now));
         CHECK(last_was_invalid(&c, cases[i].run) == cases[i].invalid, "%s", cases[i].program);
     }
-    conf_program(&c, "s2", "StepStarted x");
-    struct event other = conf_event("StepStarted", "s2", "x", 1);
+    fixture_program(&c, "s2", "StepStarted x");
+    struct event other = fixture_event("StepStarted", "s2", "x", 1);
     other.plan_version = STR("8");
     event_key_derive(&other, other.key);
-    conf_put(&c, other);
-    CHECK(last_was_invalid(&c, "s2") && conf_is(conf_step(&c, "s2", "x"), "RUNNING"));
-    conf_close(&c);
+    fixture_put_event(&c, other);
+    CHECK(last_was_invalid(&c, "s2") && text_is(fixture_step_state(&c, "s2", "x"), "RUNNING"));
+    fixture_close(&c);
 }
 
 /* ---- the three layers ---- */
 
-static struct event bad_completion(void) { return conf_event("StepCompleted", "r", "x", 1); }
+static struct event bad_completion(void) { return fixture_event("StepCompleted", "r", "x", 1); }
 
-static bool guard_refuses(struct conf *c, const struct event *e) {
-    struct run believed = conf_replay(c, "r");
+static bool guard_refuses(struct fixture *c, const struct event *e) {
+    struct run believed = fixture_replay(c, "r");
     struct refusal why;
     return !run_guard(&believed, e, &why);
 }
 
-static bool append_refuses(struct conf *c, struct event e) {
-    struct append_result result = conf_append(c, e);
+static bool append_refuses(struct fixture *c, struct event e) {
+    struct append_result result = fixture_append_event(c, e);
     return result.code == ST_CONFLICT && strcmp(result.err->reason, "INVALID_TRANSITION") == 0;
 }
 
 /* RE-5.3-1: three layers, each with its own eyes. Off means: the guard is not asked; the ledger
  * records instead of rejecting; no event reaches the projector. */
 TEST_DB(run_events_each_layer_stands_by_itself) {
-    struct conf c;
+    struct fixture c;
     struct alert *alerts;
-    conf_open(&c, url, LEDGER_REJECT);
-    conf_program(&c, "r", "RunStarted");
+    fixture_open_as(&c, url, LEDGER_REJECT);
+    fixture_program(&c, "r", "RunStarted");
     struct event e = bad_completion();
     CHECK(append_refuses(&c, e), "layer 1 off: layer 2 refuses");
-    CHECK(conf_alerts(&c, "r", &alerts) == 0, "nothing reached layer 3, and");
+    CHECK(fixture_alerts(&c, "r", &alerts) == 0, "nothing reached layer 3, and");
     CHECK(guard_refuses(&c, &e), "layer 1 refuses");
-    conf_reopen(&c, LEDGER_RECORD);
+    fixture_reopen_as(&c, LEDGER_RECORD);
     CHECK(guard_refuses(&c, &e), "layer 2 off: layer 1 refuses");
-    conf_put(&c, e); /* layers 1 and 2 off */
-    CHECK(conf_alerts(&c, "r", &alerts) == 1, "layer 3 alerts");
-    conf_program(&c, "r", "StepStarted y"); /* the guard's own rules: layer 3 has no such row */
-    struct event completed = conf_event("RunCompleted", "r", NULL, 1);
+    fixture_put_event(&c, e); /* layers 1 and 2 off */
+    CHECK(fixture_alerts(&c, "r", &alerts) == 1, "layer 3 alerts");
+    fixture_program(&c, "r", "StepStarted y"); /* the guard's own rules: layer 3 has no such row */
+    struct event completed = fixture_event("RunCompleted", "r", NULL, 1);
     CHECK(guard_refuses(&c, &completed));
-    conf_close(&c);
+    fixture_close(&c);
 }
 
 /* RE-5.3-2: with layers 1 and 2 off the projector alone flags it. */
 TEST_DB(run_events_projector_alone_flags_an_invalid_event) {
-    struct conf c;
+    struct fixture c;
     struct alert *alerts;
-    conf_open(&c, url, LEDGER_RECORD);
-    conf_program(&c, "r", "RunStarted,StepCompleted x");
-    CHECK(conf_alerts(&c, "r", &alerts) == 1 && conf_is(alerts[0].event_type, "StepCompleted"));
-    CHECK(conf_run(&c, "r").head.inconsistent && conf_is(conf_status(&c, "r"), "RUNNING"));
-    conf_close(&c);
+    fixture_open_as(&c, url, LEDGER_RECORD);
+    fixture_program(&c, "r", "RunStarted,StepCompleted x");
+    CHECK(fixture_alerts(&c, "r", &alerts) == 1 && text_is(alerts[0].event_type, "StepCompleted"));
+    CHECK(fixture_run(&c, "r").head.inconsistent &&
+          text_is(fixture_run_status(&c, "r"), "RUNNING"));
+    fixture_close(&c);
 }
 
 /* RE-5.3.2-1: the ledger works with validation and without. */
 TEST_DB(run_events_append_validation_is_a_setting) {
-    struct conf c;
-    conf_open(&c, url, LEDGER_REJECT);
-    conf_program(&c, "r", "RunStarted,StepStarted x");
-    CHECK(append_refuses(&c, conf_event("RunResumed", "r", NULL, 1)));
-    conf_reopen(&c, LEDGER_RECORD);
-    conf_program(&c, "r", "RunResumed,StepCompleted x");
-    conf_reopen(&c, LEDGER_REJECT);
-    conf_program(&c, "r", "RunCompleted");
-    CHECK(conf_is(conf_status(&c, "r"), "COMPLETED") && conf_read(&c, "r").count == 5);
-    conf_close(&c);
+    struct fixture c;
+    fixture_open_as(&c, url, LEDGER_REJECT);
+    fixture_program(&c, "r", "RunStarted,StepStarted x");
+    CHECK(append_refuses(&c, fixture_event("RunResumed", "r", NULL, 1)));
+    fixture_reopen_as(&c, LEDGER_RECORD);
+    fixture_program(&c, "r", "RunResumed,StepCompleted x");
+    fixture_reopen_as(&c, LEDGER_REJECT);
+    fixture_program(&c, "r", "RunCompleted");
+    CHECK(text_is(fixture_run_status(&c, "r"), "COMPLETED") && fixture_read(&c, "r").count == 5);
+    fixture_close(&c);
 }
 
 /* RE-5.3.2-2: what got past layer 2 is still found by layer 3, also by a projector that starts from
  * nothing. */
 TEST_DB(run_events_append_validation_is_not_alone) {
-    struct conf c;
+    struct fixture c;
     struct alert *alerts;
-    conf_open(&c, url, LEDGER_RECORD);
-    conf_program(&c, "r", "RunStarted,StepCompleted x");
-    conf_reopen(&c, LEDGER_REJECT);
+    fixture_open_as(&c, url, LEDGER_RECORD);
+    fixture_program(&c, "r", "RunStarted,StepCompleted x");
+    fixture_reopen_as(&c, LEDGER_REJECT);
     struct error err = {0};
     int64_t runs = 0;
     CHECK(ledger_rebuild(c.ledger, NULL, NULL, &runs, &err) == ST_OK && runs == 1, "%s", err.msg);
-    CHECK(conf_alerts(&c, "r", &alerts) == 1 && alerts[0].run_seq == 2);
-    CHECK(conf_run(&c, "r").head.inconsistent);
-    conf_close(&c);
+    CHECK(fixture_alerts(&c, "r", &alerts) == 1 && alerts[0].run_seq == 2);
+    CHECK(fixture_run(&c, "r").head.inconsistent);
+    fixture_close(&c);
 }
 
 /* RE-5.3.2-3: no record. RE-5.3.2-4: the same rejection, byte for byte, in another fresh store. */
 TEST_DB(run_events_rejections_are_deterministic) {
     struct event steps = bad_completion();
-    struct event runs = conf_event("RunResumed", "r", NULL, 1);
+    struct event runs = fixture_event("RunResumed", "r", NULL, 1);
     struct error seen[2][2];
     for (int i = 0; i < 2; i++) {
-        struct conf c;
-        conf_open(&c, i == 0 ? url : conf_other_url(url), LEDGER_REJECT);
+        struct fixture c;
+        fixture_open_as(&c, i == 0 ? url : fixture_other_url(url), LEDGER_REJECT);
         c.now_us += INT64_C(1000) * i;
-        if (i == 1) conf_program(&c, "another", "RunStarted,StepStarted x");
-        conf_program(&c, "r", "RunStarted");
-        int64_t before = conf_events(&c);
-        struct append_result step = conf_append(&c, steps);
-        struct append_result run = conf_append(&c, runs);
-        CHECK(step.code == ST_CONFLICT && run.code == ST_CONFLICT && conf_events(&c) == before);
+        if (i == 1) fixture_program(&c, "another", "RunStarted,StepStarted x");
+        fixture_program(&c, "r", "RunStarted");
+        int64_t before = fixture_event_count(&c);
+        struct append_result step = fixture_append_event(&c, steps);
+        struct append_result run = fixture_append_event(&c, runs);
+        CHECK(step.code == ST_CONFLICT && run.code == ST_CONFLICT &&
+              fixture_event_count(&c) == before);
         seen[i][0] = *step.err;
         seen[i][1] = *run.err;
-        conf_close(&c);
+        fixture_close(&c);
     }
     for (int k = 0; k < 2; k++) {
         CHECK(strcmp(seen[0][k].reason, "INVALID_TRANSITION") == 0 &&
@@ -190,19 +192,19 @@ TEST_DB(run_events_rejections_are_deterministic) {
  * same one, also after restarts and whatever the run has become (T17). RE-5.3.2-7: and no record
  * for its key. */
 TEST_DB(run_events_rejections_repeat_verbatim) {
-    struct conf c;
-    conf_open(&c, url, LEDGER_REJECT);
-    conf_program(&c, "r", "RunStarted");
-    struct event e = conf_event("RunResumed", "r", NULL, 1);
+    struct fixture c;
+    fixture_open_as(&c, url, LEDGER_REJECT);
+    fixture_program(&c, "r", "RunStarted");
+    struct event e = fixture_event("RunResumed", "r", NULL, 1);
     struct error first = {0};
     for (int i = 0; i < 10; i++) {
-        if (i == 3) conf_reopen(&c, LEDGER_REJECT);
+        if (i == 3) fixture_reopen_as(&c, LEDGER_REJECT);
         if (i == 5)
-            conf_program(&c, "r",
-                         "StepStarted x,RunCancelled"); /* illegal still, for another reason */
-        if (i == 7) conf_reopen(&c, LEDGER_REJECT);
-        if (i > 7) e = conf_event("RunResumed", "r", NULL, 1); /* with a new eventId */
-        struct append_result result = conf_append(&c, e);
+            fixture_program(&c, "r",
+                            "StepStarted x,RunCancelled"); /* illegal still, for another reason */
+        if (i == 7) fixture_reopen_as(&c, LEDGER_REJECT);
+        if (i > 7) e = fixture_event("RunResumed", "r", NULL, 1); /* with a new eventId */
+        struct append_result result = fixture_append_event(&c, e);
         CHECK(result.code == ST_CONFLICT && !result.duplicate && result.run_seq == 0, "time %d",
               i + 1);
         if (i == 0) first = *result.err;
@@ -211,38 +213,38 @@ TEST_DB(run_events_rejections_repeat_verbatim) {
         CHECK(strcmp(result.err->msg, first.msg) == 0, "time %d: %s / %s", i + 1, result.err->msg,
               first.msg);
     }
-    struct event_page page = conf_read(&c, "r");
+    struct event_page page = fixture_read(&c, "r");
     for (size_t i = 0; i < page.count; i++)
         CHECK(memcmp(page.records[i].event.key, e.key, sizeof e.key) != 0);
     CHECK(page.count == 3 && strstr(first.msg, "the run is RUNNING") != NULL, "%s", first.msg);
-    conf_close(&c);
+    fixture_close(&c);
 }
 
 /* T17: once the transition has become legal the very same event is accepted, and then it is a
  * duplicate. */
 TEST_DB(run_events_rejection_ends_when_the_event_becomes_legal) {
-    struct conf c;
-    conf_open(&c, url, LEDGER_REJECT);
-    conf_program(&c, "r", "RunStarted");
+    struct fixture c;
+    fixture_open_as(&c, url, LEDGER_REJECT);
+    fixture_program(&c, "r", "RunStarted");
     struct event e = bad_completion();
     CHECK(append_refuses(&c, e) && append_refuses(&c, e));
-    conf_program(&c, "r", "StepStarted x");
-    conf_put(&c, e);
-    conf_again(&c, e);
-    CHECK(conf_is(conf_step(&c, "r", "x"), "SUCCESS"));
-    conf_close(&c);
+    fixture_program(&c, "r", "StepStarted x");
+    fixture_put_event(&c, e);
+    fixture_again(&c, e);
+    CHECK(text_is(fixture_step_state(&c, "r", "x"), "SUCCESS"));
+    fixture_close(&c);
 }
 
 /* RE-5.3.2-8: a stored event is a duplicate even when its transition would not be legal now. */
 TEST_DB(run_events_duplicates_come_before_validation) {
-    struct conf c;
-    conf_open(&c, url, LEDGER_REJECT);
-    conf_program(&c, "r", "RunStarted");
-    struct event start = conf_event("StepStarted", "r", "x", 1);
-    struct append_result first = conf_put(&c, start);
-    conf_program(&c, "r", "StepCompleted x");
-    struct append_result again = conf_again(&c, start);
+    struct fixture c;
+    fixture_open_as(&c, url, LEDGER_REJECT);
+    fixture_program(&c, "r", "RunStarted");
+    struct event start = fixture_event("StepStarted", "r", "x", 1);
+    struct append_result first = fixture_put_event(&c, start);
+    fixture_program(&c, "r", "StepCompleted x");
+    struct append_result again = fixture_again(&c, start);
     CHECK(uuid_eq(again.event_id, first.event_id) && again.run_seq == first.run_seq);
-    CHECK(again.persisted_us == first.persisted_us && conf_read(&c, "r").count == 3);
-    conf_close(&c);
+    CHECK(again.persisted_us == first.persisted_us && fixture_read(&c, "r").count == 3);
+    fixture_close(&c);
 }
