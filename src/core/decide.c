@@ -370,7 +370,17 @@ static status decide_running(const struct decision *d, struct error *err) {
     return decide_end(d, err);
 }
 
-status flow_decide(const struct decision *d, struct error *err) {
+/* Nothing that could be decided is left, or the next round is asked for. */
+static void check_decided(const struct decision *d) {
+    const struct flow *f = d->flow;
+    flow_check(f);
+    if (f->stuck || d->batch->more || f->cancelling || f->run.head.status != RUN_RUNNING) return;
+    ASSERT(f->judge_count == 0);
+    ASSERT(f->settled < f->plan->step_count); /* else the run would have ended */
+    ASSERT(f->failing ? f->open > 0 : f->ready_count == 0 || f->open >= f->plan->concurrency);
+}
+
+static status decide_all(const struct decision *d, struct error *err) {
     struct flow *f = d->flow;
     if (f->stuck || run_is_final(f->run.head.status)) return ST_OK;
     status st = flow_decide_signals(d, err);
@@ -388,6 +398,12 @@ status flow_decide(const struct decision *d, struct error *err) {
         if (st != ST_OK || f->run.head.status < RUN_RUNNING) return st;
     }
     return decide_running(d, err);
+}
+
+status flow_decide(const struct decision *d, struct error *err) {
+    status st = decide_all(d, err);
+    if (st == ST_OK) check_decided(d);
+    return st;
 }
 
 /* ---- news from outside ---- */

@@ -549,6 +549,17 @@ status flow_apply(struct flow *f, const struct event_record *rec, struct error *
     return st;
 }
 
+void flow_check(const struct flow *f) {
+    ASSERT(f->executing <= f->open && f->tasks <= f->open && f->waits <= f->open);
+    /* The run's reducer counts the same steps, and those that are not of this plan. */
+    ASSERT((int64_t)f->open <= f->run.head.open_steps);
+    ASSERT(f->ready_count <= f->plan->step_count && f->judge_count <= f->plan->step_count);
+    ASSERT(f->timer_count <= f->timer_cap);
+    ASSERT(f->signal_count <= f->signal_cap && f->seen_count <= f->seen_cap);
+    ASSERT(!f->failing || f->first_failed != FLOW_NO_STEP);
+    ASSERT(!f->failing || f->failed > 0);
+}
+
 int64_t flow_wake(const struct flow *f) {
     if (run_is_final(f->run.head.status) || f->stuck) return FLOW_NEVER;
     if (f->executing > 0 || f->tasks > 0 || f->judge_count > 0) return 0;

@@ -150,6 +150,9 @@ MUST_CHECK status flow_init(struct flow *flow, const struct plan *plan, const st
  * that the plan does not know, change nothing here. ST_RETRY: out of memory; ST_CORRUPT. */
 MUST_CHECK status flow_apply(struct flow *flow, const struct event_record *rec, struct error *err);
 
+/* Invariants that hold between calls, whatever was applied; a broken one is a bug of ours. */
+void flow_check(const struct flow *flow);
+
 void flow_batch_init(struct flow_batch *batch, struct arena *arena);
 /* One round of deciding: about which run, at what time, and where its events go. What follows
  * `batch` matters to flow_decide() alone. */

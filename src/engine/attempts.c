@@ -116,11 +116,10 @@ void run_act_on_start(struct engine_run *r, uint32_t step) {
 }
 
 void run_ensure_attempts(struct engine_run *r) {
+    /* An executor may answer at once: nothing may be decided while we walk the steps. */
+    ASSERT(r->stage == STAGE_LOADING || r->stage == STAGE_ACTING);
     if (r->flow.executing == 0 && r->flow.tasks == 0) return;
-    bool busy = r->busy;
-    r->busy = true; /* an executor may answer at once: nothing is decided while we walk the steps */
     for (uint32_t i = 0; i < r->plan->step_count; i++) {
         if (r->flow.steps[i].phase == FLOW_OPEN) run_act_on_start(r, i);
     }
-    r->busy = busy;
 }

@@ -191,7 +191,7 @@ static void count_starting(const struct engine_run *r, int64_t *tenant, int64_t 
     struct map_slot *slot = NULL;
     for (size_t i = 0; map_next(&r->eng->runs, &i, &slot);) {
         const struct engine_run *other = slot->value;
-        if (other == r || other->started || !other->has_flow) continue;
+        if (other == r || other->started || !run_has_flow(other)) continue;
         if (other->flow.run.head.status < RUN_RUNNING) continue;
         if (!str_eq(other->ids.tenant_id, r->ids.tenant_id)) continue;
         ++*tenant;
@@ -330,15 +330,15 @@ static void say_stuck(const struct engine_run *r) {
         LOG_S("expectedState", str_c(why->expected)), LOG_S("actualState", str_c(why->actual)));
 }
 
-/* The flow cannot be trusted, or not be written: build it again in a while. */
-static void run_trouble(struct engine_run *r, const struct error *why) {
+/* The flow cannot be trusted, or not be written: it is built again in a while. */
+static void build_again_later(struct engine_run *r, const struct error *why) {
     struct engine *eng = r->eng;
+    ASSERT(r->stage == STAGE_BROKEN);
     metric_add(eng->m_failures, 1);
     r->tries++;
     LOG(r->tries > RETRY_TRIES_MAX ? LOG_ERROR : LOG_WARN, "a run could not go on and is tried again",
         LOG_S("runId", r->run_id), LOG_S("error", str_c(why->msg)), LOG_N("tries", r->tries));
     if (eng->ports.trouble) eng->ports.trouble(eng->ports.context, r->run_id, why, r->tries);
-    r->has_flow = false;
     int64_t now = eng->ports.now_us(eng->ports.context);
     run_timer(r, now + RETRY_AFTER_US * (r->tries < 20 ? r->tries : 20));
 }
@@ -386,17 +386,39 @@ static void stop_attempts(struct engine_run *r) {
     }
 }
 
-/* Nothing to write: end what another process has cancelled, answer what had no effect, and wait.
- * true: there is news already. */
+static void queue_for_admission(struct engine_run *r) {
+    struct engine *eng = r->eng;
+    if (r->is_queued) return;
+    r->is_queued = true;
+    r->queued_next = NULL;
+    *eng->queued_end = r;
+    eng->queued_end = &r->queued_next;
+}
+
+/* Whether the run may leave the memory: then its row in lease_run must bring it back in time. */
+static bool may_leave(const struct engine_run *r, int64_t wake_us, int64_t now_us) {
+    const struct engine *eng = r->eng;
+    if (r->attempts || r->flow.stuck) return false;
+    /* A wake-up call without consequences has left another time in the row. */
+    if (!r->claimed || r->claimed_wake != wake_us) return false;
+    if (wake_us == FLOW_NEVER) return true;
+    if (eng->options.only_asked) return false; /* it looks for no run that is due */
+    bool crowded = eng->runs.count > eng->options.resident_max;
+    return wake_us > now_us + (crowded ? SCAN_AHEAD_US : EVICT_AFTER_US);
+}
+
+/* Nothing was decided: ends what another process has cancelled, answers what had no effect, and
+ * waits. true: there is news already. */
 static bool rest(struct engine_run *r) {
     struct engine *eng = r->eng;
-    r->busy = true; /* whoever is answered may have more to say: that is news for the next batch */
+    run_move(r, STAGE_ACTING);
     stop_attempts(r);
     answer_sent(r);
     if (run_adapter(r) != ADAPTER_LOCAL && eng->ports.rested && !r->inbox)
         eng->ports.rested(eng->ports.context, run_adapter(r), r->run_id);
-    r->busy = false;
+    run_move(r, STAGE_RESTING);
     if (r->inbox) return true;
+
     enum run_status at = r->flow.run.head.status;
     if (run_is_final(at)) {
         struct error finished = {0};
@@ -404,28 +426,16 @@ static bool rest(struct engine_run *r) {
         run_drop(r, ST_CONFLICT, &finished);
         return false;
     }
-    bool waits_for_admission = at == RUN_APPROVED || (at == RUN_PENDING && !r->flow.needs_approval);
-    if (waits_for_admission && !r->is_queued) {
-        r->is_queued = true;
-        r->queued_next = NULL;
-        *eng->queued_end = r;
-        eng->queued_end = &r->queued_next;
-    }
-    int64_t wake = flow_wake(&r->flow);
     int64_t now = eng->ports.now_us(eng->ports.context);
-    if (waits_for_admission) wake = now + SCAN_EVERY_US;
-    bool waits_long = wake == FLOW_NEVER || wake > now + EVICT_AFTER_US;
-    bool waits = wake == FLOW_NEVER || wake > now + SCAN_AHEAD_US;
-    bool crowded = eng->runs.count > eng->options.resident_max;
-    /* Its row must bring it back: a poke without consequences has left a wake that does not. */
-    bool row_is_right = r->claimed && r->claimed_wake == wake;
-    /* One that loads nothing by itself must keep what has a time to wake. */
-    if (eng->options.only_asked && wake != FLOW_NEVER) waits_long = crowded = false;
-    if ((waits_long || (waits && crowded)) && row_is_right && !r->attempts && !r->flow.stuck) {
+    if (at == RUN_APPROVED || (at == RUN_PENDING && !r->flow.needs_approval)) {
+        queue_for_admission(r);
+        run_timer(r, now + SCAN_EVERY_US);
+    } else if (may_leave(r, flow_wake(&r->flow), now)) {
         run_drop(r, ST_OK, NULL);
         return false;
+    } else {
+        run_timer(r, flow_due(&r->flow));
     }
-    run_timer(r, waits_for_admission ? wake : flow_due(&r->flow));
     if (r->flow.task_freed) tasks_offer_freed(r);
     return false;
 }
@@ -433,21 +443,22 @@ static bool rest(struct engine_run *r) {
 /* From news to a commit under way, or to rest. true: once more. */
 static bool drive_once(struct engine_run *r) {
     struct error err = {0};
-    if (r->committing || r->busy || !r->has_flow || r->eng->lost) return false;
-    r->busy = true;
+    if (r->stage != STAGE_RESTING || r->eng->lost) return false;
+    run_move(r, STAGE_DECIDING);
     status st = decide(r, &err);
-    if (st == ST_OK && r->flow.stuck && r->batch.count == 0) say_stuck(r);
-    if (st == ST_OK && r->batch.count > 0) {
-        st = submit(r, &err);
-        r->committing = st == ST_OK;
+    if (st == ST_OK && r->batch.count == 0) {
+        if (r->flow.stuck) say_stuck(r);
+        return rest(r);
     }
-    r->busy = false;
-    if (st != ST_OK) {
-        take_back_news(r);
-        run_trouble(r, &err);
+    if (st == ST_OK) st = submit(r, &err);
+    if (st == ST_OK) {
+        run_move(r, STAGE_COMMITTING);
         return false;
     }
-    return !r->committing && rest(r);
+    take_back_news(r);
+    run_move(r, STAGE_BROKEN);
+    build_again_later(r, &err);
+    return false;
 }
 
 void run_drive(struct engine_run *r) {
@@ -501,12 +512,13 @@ static void accepted(struct engine_run *r) {
     count_events(eng, r);
     r->started = r->flow.run.head.status >= RUN_RUNNING;
     if (r->is_queued && r->started) run_unqueue(r);
-    r->busy = true; /* an observer or executor may answer at once: that is news for the next batch */
+    /* Whoever is told now may answer at once: that is news for the next batch. */
+    run_move(r, STAGE_ACTING);
     tell_observer(r);
     if (run_is_final(r->flow.run.head.status)) {
         answer_sent(r);
         metric_add(eng->m_finished, 1);
-        r->busy = false;
+        run_move(r, STAGE_RESTING);
         run_drive(r); /* answers what came too late, one by one, and drops the run */
         try_queued(eng);
         return;
@@ -518,7 +530,7 @@ static void accepted(struct engine_run *r) {
     }
     stop_attempts(r);
     answer_sent(r);
-    r->busy = false;
+    run_move(r, STAGE_RESTING);
     run_drive(r);
 }
 
@@ -535,23 +547,23 @@ static void refused(struct engine_run *r, const struct error *why) {
         return;
     }
     if (why->reason && strcmp(why->reason, "RUN_MOVED") == 0 && r->tries++ < RETRY_TRIES_MAX) {
-        r->has_flow = false; /* read what others wrote, and decide again at once */
-        run_reload(r);
+        run_reload(r); /* reads what others wrote, and decides again at once */
         return;
     }
     if (r->last_seq == 0) { /* the very first commit: the start itself was refused */
         run_drop(r, why->code, why);
         return;
     }
-    run_trouble(r, why);
+    build_again_later(r, why);
 }
 
 void engine_committed(struct engine *eng, struct engine_commit *commit) {
     struct engine_run *r = commit->run;
-    ASSERT(r->committing);
-    r->committing = false;
+    ASSERT(r->stage == STAGE_COMMITTING);
+    engine_run_check(r);
     if (eng->lost) {
         struct error gone = {0};
+        run_move(r, STAGE_BROKEN);
         error_at(&gone, ST_RETRY, "LEASE_LOST", "", "this node no longer carries out the run");
         run_drop(r, ST_RETRY, &gone);
         return;
@@ -567,6 +579,8 @@ void engine_committed(struct engine *eng, struct engine_commit *commit) {
     }
     struct error copy = *why; /* it lives in the batch's arena */
     take_back_news(r);
-    if (unknown) run_trouble(r, &copy);
+    run_move(r, STAGE_BROKEN);
+    if (unknown)
+        build_again_later(r, &copy);
     else refused(r, &copy);
 }

@@ -100,6 +100,43 @@ struct engine_run *run_new(struct engine *eng, str run_id, struct error *err) {
     return r;
 }
 
+/* Bit n of a stage's row: stage n may follow. */
+static const uint8_t run_next[STAGE_COUNT] = {
+    [STAGE_LOADING] = 1 << STAGE_RESTING | 1 << STAGE_BROKEN,
+    [STAGE_RESTING] = 1 << STAGE_DECIDING,
+    [STAGE_DECIDING] = 1 << STAGE_COMMITTING | 1 << STAGE_ACTING | 1 << STAGE_BROKEN,
+    [STAGE_COMMITTING] = 1 << STAGE_ACTING | 1 << STAGE_BROKEN,
+    [STAGE_ACTING] = 1 << STAGE_RESTING,
+    [STAGE_BROKEN] = 1 << STAGE_LOADING,
+};
+
+void run_move(struct engine_run *r, enum run_stage to) {
+    ASSERT(r->stage < STAGE_COUNT && to < STAGE_COUNT);
+    ASSERT(run_next[r->stage] & (1 << to));
+    r->stage = to;
+    engine_run_check(r);
+}
+
+void engine_run_check(const struct engine_run *r) {
+    const struct flow *f = &r->flow;
+    ASSERT((r->inbox == NULL) == (r->inbox_end == &r->inbox));
+    ASSERT(r->due_us == FLOW_NEVER || r->eng->heap[r->heap_at] == r);
+    ASSERT(!r->attempts || r->attempts->link == &r->attempts);
+    ASSERT(!r->is_queued || !r->started);
+    ASSERT(r->read_seq <= r->last_seq);
+    if (r->stage == STAGE_COMMITTING) {
+        ASSERT(r->commit.run == r && r->batch.count > 0);
+        ASSERT(r->commit.request.count == r->batch.count);
+    }
+    if (r->stage == STAGE_RESTING) {
+        ASSERT(r->sent == NULL); /* what travelled was answered, or taken back */
+        ASSERT(!r->claimed || r->last_seq > 0);
+        ASSERT(r->started == (f->run.head.status >= RUN_RUNNING));
+        ASSERT(f->ids.engine_attempt == r->engine_attempt);
+    }
+    if (run_has_flow(r)) flow_check(f);
+}
+
 static void answer_list(struct news *list, status code, const struct error *err) {
     while (list) {
         struct news *n = list;
@@ -127,7 +164,7 @@ static void leave(struct engine *eng, struct engine_attempt *a) {
  */
 void run_drop(struct engine_run *r, status code, const struct error *err) {
     struct engine *eng = r->eng;
-    ASSERT(!r->committing);
+    ASSERT(r->stage != STAGE_COMMITTING); /* the port still has its commit */
     heap_remove(r);
     if (r->is_queued) run_unqueue(r);
     tasks_forget(r);
@@ -210,7 +247,7 @@ void engine_recover(struct engine *eng) {
     for (size_t i = 0; map_next(&eng->runs, &i, &slot);) { /* a poke may have been missed */
         struct engine_run *r = slot->value;
         r->stale = r->last_seq > 0;
-        if (r->has_flow && !r->committing) run_timer(r, 0);
+        if (run_has_flow(r) && r->stage != STAGE_COMMITTING) run_timer(r, 0);
     }
     engine_arm(eng);
 }
@@ -223,7 +260,8 @@ void engine_tick(struct engine *eng) {
     while (!eng->lost && eng->heap_count > 0 && eng->heap[0]->due_us <= now) {
         struct engine_run *r = eng->heap[0];
         heap_remove(r);
-        if (!r->has_flow && !r->committing) run_reload(r);
+        if (r->stage == STAGE_BROKEN)
+            run_reload(r);
         else run_drive(r);
     }
     tasks_deadlines(eng, now);
@@ -291,7 +329,7 @@ void engine_close(struct engine *eng) {
     struct map_slot *slot = NULL;
     for (size_t i = 0; map_next(&eng->runs, &i, &slot); i = 0) { /* each drop changes the map */
         struct engine_run *r = slot->value;
-        r->committing = false;
+        if (r->stage == STAGE_COMMITTING) run_move(r, STAGE_BROKEN); /* its answer never comes */
         run_drop(r, ST_RETRY, &closing);
         if (eng->runs.count == 0) break;
     }

@@ -90,6 +90,22 @@ struct engine_attempt {
     struct engine_attempt *next, **link; /* in the run's list */
 };
 
+/* Where a run in memory stands. One function moves it, run_move(); news that comes at any stage but
+ * RESTING waits in the inbox.
+ *
+ *     LOADING -> RESTING -> DECIDING -> COMMITTING -> ACTING -> RESTING
+ *                              '---- nothing to write ---^
+ *     LOADING, DECIDING, COMMITTING -> BROKEN -> LOADING */
+enum run_stage {
+    STAGE_LOADING,    /* its flow is being built */
+    STAGE_RESTING,    /* waits for news, or for its time */
+    STAGE_DECIDING,   /* from its news to a batch */
+    STAGE_COMMITTING, /* an append is under way */
+    STAGE_ACTING,     /* what follows from it: attempts start, waiters are answered */
+    STAGE_BROKEN,     /* the flow cannot be trusted: built again when its timer comes */
+    STAGE_COUNT,
+};
+
 struct engine_run {
     struct engine *eng;
     str run_id;
@@ -97,13 +113,12 @@ struct engine_run {
     struct arena arena, batch_arena;
     const struct plan *plan;
     struct flow flow;
-    bool has_flow;
-    bool busy;       /* inside drive or its consequences: news waits */
-    bool committing; /* an append is under way */
-    bool claimed;    /* has its row in lease_run */
-    bool recovered;  /* the next batch begins with RunRecovered */
-    bool started;    /* RunStarted is stored */
-    bool stale;      /* another process wrote to the run: read that before deciding */
+    enum run_stage stage;
+    /* What we know of the store, at any stage: */
+    bool claimed;   /* has its row in lease_run */
+    bool started;   /* RunStarted is stored */
+    bool stale;     /* another process wrote to the run: read that before deciding */
+    bool recovered; /* others carried it out before: the next batch begins with RunRecovered */
     const char *ending_code; /* the plan is gone: the run can only end, with this */
     str ending_message;
     int64_t claimed_wake;
@@ -182,6 +197,12 @@ static inline status no_memory(struct error *err) {
 struct engine_run *engine_resident(struct engine *eng, str run_id);
 struct engine_run *run_new(struct engine *eng, str run_id, struct error *err);
 void run_drop(struct engine_run *r, status code, const struct error *err); /* answers its news */
+void run_move(struct engine_run *r, enum run_stage to);
+/* Invariants of a run that holds still; a broken one is a bug of ours, and ends the process. */
+void engine_run_check(const struct engine_run *r);
+static inline bool run_has_flow(const struct engine_run *r) {
+    return r->stage != STAGE_LOADING && r->stage != STAGE_BROKEN;
+}
 void run_unqueue(struct engine_run *r); /* it no longer waits for admission */
 void engine_arm(struct engine *eng);
 void engine_recover_later(struct engine *eng);

@@ -11,6 +11,7 @@ static const struct plan no_plan = {.concurrency = 1};
 
 struct loading {
     struct engine_run *run;
+    bool begun;         /* its flow is there, and takes rows */
     status plan_status; /* why there is no plan */
     struct error plan_error;
 };
@@ -46,14 +47,14 @@ static status begin_flow(struct loading *l, const struct event_record *rec, stru
     }
     const struct plan *plan = l->plan_status == ST_OK ? r->plan : &no_plan;
     status st = flow_init(&r->flow, plan, &r->ids, &r->arena, &eng->scratch, err);
-    r->has_flow = st == ST_OK;
+    l->begun = st == ST_OK;
     return st;
 }
 
 static status load_row(void *context, const struct event_record *rec, struct error *err) {
     struct loading *l = context;
     struct engine_run *r = l->run;
-    status st = r->has_flow ? ST_OK : begin_flow(l, rec, err);
+    status st = l->begun ? ST_OK : begin_flow(l, rec, err);
     if (st == ST_OK) st = flow_apply(&r->flow, rec, err);
     if (st == ST_OK) r->last_seq = r->read_seq = rec->seq;
     return st;
@@ -100,7 +101,7 @@ static status restore_warnings(struct engine_run *r, struct error *err) {
 static status build(struct engine_run *r, const struct engine_loaded *loaded, struct error *err) {
     struct engine *eng = r->eng;
     struct loading l = {.run = r};
-    r->has_flow = false;
+    ASSERT(r->stage == STAGE_LOADING);
     r->stale = false;
     r->last_seq = r->read_seq = 0;
     r->ending_code = NULL;
@@ -109,13 +110,11 @@ static status build(struct engine_run *r, const struct engine_loaded *loaded, st
     struct arena_mark mark = arena_mark(&eng->scratch);
     if (st == ST_OK) st = eng->ports.walk(eng->ports.context, loaded, 0, load_row, &l, err);
     arena_rewind(&eng->scratch, mark);
-    if (st != ST_OK) {
-        r->has_flow = false;
-        return st;
-    }
+    if (st != ST_OK) return st;
     r->claimed = loaded->held;
     r->claimed_wake = -1; /* not known: the next commit writes it */
     r->started = r->flow.run.head.status >= RUN_RUNNING;
+    if (r->is_queued && r->started) run_unqueue(r); /* a start that was thought lost had landed */
     r->recovered = loaded->epoch != eng->options.lease.epoch && r->started &&
                    !run_is_final(r->flow.run.head.status);
     r->engine_attempt = r->flow.run.head.engine_attempt + (r->recovered ? 1 : 0);
@@ -172,6 +171,7 @@ status run_load(struct engine *eng, str run_id, struct engine_run **out, struct 
     if (*out) run_bind(r);
     if (*out && r->recovered) metric_add(eng->m_recovered, 1);
     if (*out && !r->recovered) run_ensure_attempts(r);
+    if (*out) run_move(r, STAGE_RESTING);
 out:
     arena_rewind(&eng->scratch, mark);
     return st;
@@ -185,6 +185,7 @@ void run_reload(struct engine_run *r) {
     struct error err = {0};
     struct arena_mark mark = arena_mark(&eng->scratch);
     str run_id = STR_NONE;
+    run_move(r, STAGE_LOADING);
     bool copied = arena_try_str(&eng->scratch, r->run_id, &run_id);
     status st = copied ? find(eng, run_id, &loaded, &err) : no_memory(&err);
     if (st == ST_OK && !loaded.ours && !run_is_final(loaded.info.head.status))
@@ -193,7 +194,6 @@ void run_reload(struct engine_run *r) {
         /* The start itself did not land: begin again. */
         st = flow_init(&r->flow, r->plan, &r->ids, &r->arena, &eng->scratch, &err);
         r->flow.ids.engine_attempt = r->engine_attempt;
-        r->has_flow = st == ST_OK;
     } else if (st == ST_OK) {
         st = build(r, &loaded, &err);
         if (st == ST_OK) run_bind(r);
@@ -201,10 +201,12 @@ void run_reload(struct engine_run *r) {
     }
     arena_rewind(&eng->scratch, mark);
     if (st == ST_OK) {
+        run_move(r, STAGE_RESTING);
         run_drive(r);
         return;
     }
     if (st == ST_RETRY || st == ST_LIMIT) {
+        run_move(r, STAGE_BROKEN);
         run_timer(r, eng->ports.now_us(eng->ports.context) + RETRY_AFTER_US);
         return;
     }
@@ -500,8 +502,8 @@ void engine_start(struct engine *eng, const struct start_request *request, char 
     if (launch) {
         launch->done = done;
         launch->context = context;
-        r->has_flow = true;
         arena_rewind(&eng->scratch, mark);
+        run_move(r, STAGE_RESTING);
         run_push(r, launch);
         return;
     }

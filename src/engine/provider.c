@@ -8,7 +8,7 @@
 
 enum adapter_kind run_adapter(const struct engine_run *r) {
     enum adapter_kind adapter = ADAPTER_LOCAL;
-    if (r->has_flow && r->flow.adapter.ptr) (void)adapter_of(r->flow.adapter, &adapter);
+    if (r->flow.adapter.ptr) (void)adapter_of(r->flow.adapter, &adapter);
     return adapter;
 }
 
@@ -46,10 +46,8 @@ static void open_run(struct engine_run *r) {
                                .provider_run_id = r->flow.link.provider_run_id,
                                .queue = r->flow.link.queue};
     if (run_plan_ref(r, &run.plan_ref, &err) != ST_OK) return; /* no memory: told again soon */
-    bool busy = r->busy;
-    r->busy = true; /* it may answer at once: that is news */
+    ASSERT(r->stage != STAGE_RESTING); /* it may answer at once: that is news, and has to wait */
     eng->ports.open_run(eng->ports.context, run_adapter(r), &run);
-    r->busy = busy;
 }
 
 void run_bind(struct engine_run *r) {
@@ -165,7 +163,7 @@ void engine_ended(struct engine *eng, str run_id, const char *code, str message)
 bool engine_step(struct engine *eng, str run_id, str step_id, enum provider_step_state *out,
                  str *output) {
     const struct engine_run *r = engine_resident(eng, run_id);
-    if (!r || !r->has_flow || !r->plan) return false;
+    if (!r || !run_has_flow(r) || !r->plan) return false;
     int64_t step = plan_find(r->plan, step_id);
     *out = PROVIDER_STEP_WAITS;
     *output = STR_NONE;

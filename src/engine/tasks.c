@@ -356,7 +356,7 @@ static status find_task(struct engine *eng, const struct task_ref *ref, struct e
     }
     if (st != ST_OK) return st;
     if (!r) return error_at(err, ST_CONFLICT, "LEASE_LOST", "", "the run is finished");
-    if (!r->has_flow)
+    if (!run_has_flow(r))
         return error_at(err, ST_RETRY, "RUN_LOADING", "", "the run is being loaded: try again");
     if (!r->plan) /* it can only end */
         return error_at(err, ST_CONFLICT, "LEASE_LOST", "", "the run has lost its plan");
