@@ -13,6 +13,8 @@
 #define MUST_CHECK __attribute__((warn_unused_result))
 #define PRINTF_LIKE(fmt_index, args_index) __attribute__((format(printf, fmt_index, args_index)))
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+/* The struct that has *ptr as its `member`. */
+#define CONTAINER_OF(ptr, type, member) ((type *)(void *)((char *)(ptr) - offsetof(type, member)))
 #define UNUSED(x) ((void)(x))
 
 /* An assertion states what only a bug of ours can break. On in release. Input is never asserted. */

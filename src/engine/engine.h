@@ -18,6 +18,7 @@
 #include "core/flow.h"
 #include "core/plan_ref.h"
 #include "engine/run_ref.h"
+#include "ledger/bridge.h"
 #include "ledger/lease.h"
 #include "ledger/ledger.h"
 
@@ -32,7 +33,7 @@ struct engine_commit {
     status code; /* the answer: ST_OK: see request.results */
     struct error err;
     struct engine_run *run;
-    void *port_data; /* the port's */
+    struct bridge_call call; /* the port's: its way to the ledger thread and back */
 };
 
 struct engine_loaded {

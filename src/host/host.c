@@ -1,6 +1,5 @@
 #include "host/host.h"
 
-#include <pthread.h>
 #include <unistd.h>
 
 #include "adapters/local/local.h"
@@ -16,19 +15,13 @@
 #include "host/providers.h"
 #include "host/sweep.h"
 #include "ledger/access/access.h"
-#include "ledger/writer.h"
+#include "ledger/bridge.h"
 
 #define MEND_EVERY_NS ((int64_t)1000000000)
 
-struct host_commit { /* an append on its way to the ledger thread and back */
-    struct writer_call call;
-    struct engine_commit *commit;
-    struct host *host;
-    struct host_commit *next;
-};
-
-struct host_task { /* something else on the ledger thread; one at a time of each kind */
-    struct writer_call call;
+struct host_task { /* something of the node's own at the ledger thread; one at a time of each kind
+                    */
+    struct bridge_call call;
     struct host *host;
     bool under_way;
     void (*after)(struct host_task *task);
@@ -47,6 +40,7 @@ struct host {
     uv_loop_t *loop;
     bool postgres;
     struct writer *writer;
+    struct bridge *bridge; /* from this loop to the ledger thread and back */
     struct ledger *reader;
     int64_t mended_ns; /* when it was reopened last; 0: never */
     struct executor *executor;
@@ -60,11 +54,6 @@ struct host {
     uv_timer_t wake, renew, poke;
     int open_handles;
     int64_t armed_us;
-    pthread_mutex_t lock; /* guards done_first and done_end */
-    struct host_commit *done_first, **done_end;
-    struct host_commit *waiting, **waiting_end; /* the ledger's queue was full */
-    struct host_commit *unused;
-    size_t under_way; /* calls at the ledger thread */
     struct host_task renewal, look;
     int64_t renewed_us;
     bool given_up; /* the lease: it is too old */
@@ -75,109 +64,50 @@ struct host {
     int64_t looks;
 };
 
-/* ---- commits ---- */
+/* ---- to the ledger thread and back ---- */
 
-static void commit_done(struct writer_call *call) { /* on the ledger thread */
-    struct host_commit *c = call->context;
-    struct host *h = c->host;
-    pthread_mutex_lock(&h->lock);
-    c->next = NULL;
-    *h->done_end = c;
-    h->done_end = &c->next;
-    pthread_mutex_unlock(&h->lock);
-    uv_async_send(&h->async);
-}
-
-static struct host_commit *commit_new(struct host *h) {
-    struct host_commit *c = h->unused;
-    if (!c) return mem_alloc(sizeof(*c));
-    h->unused = c->next;
-    return c;
-}
-
-static status port_append(void *context, struct engine_commit *commit, struct error *err) {
+static void wake_loop(void *context) { /* on the ledger thread */
     struct host *h = context;
-    struct host_commit *c = commit_new(h);
-    if (!c) return error_set(err, ST_RETRY, "host: out of memory");
-    *c = (struct host_commit){.commit = commit, .host = h};
-    c->call.request = commit->request;
-    c->call.done = commit_done;
-    c->call.context = c;
-    struct error full;
-    if (!h->waiting && writer_submit(h->writer, &c->call, &full) == ST_OK) {
-        h->under_way++;
-        return ST_OK;
-    }
-    *h->waiting_end = c; /* in order, as soon as there is room: bounded by the runs in memory */
-    h->waiting_end = &c->next;
-    return ST_OK;
-}
-
-static void submit_waiting(struct host *h) {
-    struct error full;
-    while (h->waiting && writer_submit(h->writer, &h->waiting->call, &full) == ST_OK) {
-        h->under_way++;
-        h->waiting = h->waiting->next;
-        if (!h->waiting) h->waiting_end = &h->waiting;
-    }
-}
-
-static void take_done(struct host *h) {
-    pthread_mutex_lock(&h->lock);
-    struct host_commit *list = h->done_first;
-    h->done_first = NULL;
-    h->done_end = &h->done_first;
-    pthread_mutex_unlock(&h->lock);
-    while (list) {
-        struct host_commit *c = list;
-        list = c->next;
-        h->under_way--;
-        if (!c->commit) { /* a task, not an append */
-            struct host_task *t = (struct host_task *)(void *)c->call.task_context;
-            t->call.code = c->call.code;
-            t->call.err = c->call.err;
-            t->under_way = false;
-            c->next = h->unused;
-            h->unused = c;
-            if (!h->closing) t->after(t);
-            continue;
-        }
-        struct engine_commit *commit = c->commit;
-        commit->code = c->call.code;
-        commit->err = c->call.err;
-        c->next = h->unused;
-        h->unused = c;
-        if (!h->closing) engine_committed(h->engine, commit);
-    }
+    uv_async_send(&h->async);
 }
 
 static void on_async(uv_async_t *async) {
     struct host *h = async->data;
-    take_done(h);
-    submit_waiting(h);
+    if (h->bridge) bridge_deliver(h->bridge);
 }
 
-/* ---- tasks on the ledger thread ---- */
+static void commit_done(struct bridge_call *call) {
+    struct engine_commit *commit = CONTAINER_OF(call, struct engine_commit, call);
+    struct host *h = call->context;
+    if (h->closing) return; /* the engine is halted: it decides nothing more */
+    commit->code = call->write.code;
+    commit->err = call->write.err;
+    engine_committed(h->engine, commit);
+}
+
+/* Waits in order if the ledger's queue is full: bounded by the runs in memory. */
+static status port_append(void *context, struct engine_commit *commit, struct error *err) {
+    struct host *h = context;
+    (void)err;
+    commit->call =
+        (struct bridge_call){.write.request = commit->request, .done = commit_done, .context = h};
+    bridge_submit(h->bridge, &commit->call);
+    return ST_OK;
+}
+
+static void task_done(struct bridge_call *call) {
+    struct host_task *t = CONTAINER_OF(call, struct host_task, call);
+    t->under_way = false;
+    if (!t->host->closing) t->after(t);
+}
 
 static void task_start(struct host_task *t,
                        status (*task)(struct ledger *, void *, struct error *)) {
-    struct host *h = t->host;
-    if (t->under_way || h->closing) return;
-    struct host_commit *c = commit_new(h);
-    struct error err;
-    if (!c) return;
-    *c = (struct host_commit){.host = h};
-    c->call.task = task;
-    c->call.task_context = t;
-    c->call.done = commit_done;
-    c->call.context = c;
-    if (writer_submit(h->writer, &c->call, &err) != ST_OK) {
-        c->next = h->unused;
-        h->unused = c;
-        return;
-    }
+    if (t->under_way || t->host->closing) return;
     t->under_way = true;
-    h->under_way++;
+    t->call = (struct bridge_call){
+        .write = {.task = task, .task_context = t}, .done = task_done, .context = t->host};
+    bridge_submit(t->host->bridge, &t->call);
 }
 
 static int64_t lease_ms(const struct host *h) {
@@ -200,8 +130,8 @@ static void check_lease(struct host *h) {
 
 static void after_renew(struct host_task *t) {
     struct host *h = t->host;
-    if (t->call.code == ST_OK) h->renewed_us = clock_mono_ns() / 1000;
-    if (t->call.code == ST_CONFLICT) engine_lose(h->engine);
+    if (t->call.write.code == ST_OK) h->renewed_us = clock_mono_ns() / 1000;
+    if (t->call.write.code == ST_CONFLICT) engine_lose(h->engine);
     check_lease(h);
 }
 
@@ -221,9 +151,9 @@ static status do_look(struct ledger *ledger, void *context, struct error *err) {
 }
 
 static void after_look(struct host_task *t) {
-    if (t->call.code != ST_OK) {
+    if (t->call.write.code != ST_OK) {
         LOG(LOG_WARN, "could not look for work of other nodes",
-            LOG_S("error", str_c(t->call.err.msg)));
+            LOG_S("error", str_c(t->call.write.err.msg)));
         engine_recover(t->host->engine); /* it may have landed: then these runs are ours to load */
         return;
     }
@@ -440,6 +370,7 @@ static status open_store(struct host *h, struct error *err) {
     outbox_tell(ledger, h->options.effect_alerts);
     outbox_retries(ledger, h->options.effect_retries);
     st = writer_open(ledger, h->options.metrics, &h->writer, err);
+    if (st == ST_OK) st = bridge_open(h->writer, wake_loop, h, &h->bridge, err);
     return st == ST_OK ? ledger_open_reader(h->options.url, &h->reader, err) : st;
 }
 
@@ -564,9 +495,6 @@ status host_open(uv_loop_t *loop, const struct host_options *options, struct hos
     h->loop = loop;
     h->postgres = db_url_is_postgres(options->url);
     h->armed_us = INT64_MAX;
-    h->done_end = &h->done_first;
-    h->waiting_end = &h->waiting;
-    pthread_mutex_init(&h->lock, NULL);
     arena_init(&h->arena, 4096, (size_t)1024 * 1024);
     h->options.url = arena_str(&h->arena, options->url);
     h->options.data_dir = arena_str(&h->arena, options->data_dir);
@@ -622,6 +550,9 @@ struct writer *host_writer(struct host *h) {
     return h->writer;
 }
 str host_node(const struct host *h) { return h->node; }
+struct bridge *host_bridge(struct host *h) {
+    return h->bridge;
+}
 int64_t host_node_no(const struct host *h) { return h->lease.node_no; }
 bool host_is_postgres(const struct host *h) { return h->postgres; }
 void host_wake_outbox(struct host *h) {
@@ -639,14 +570,9 @@ static status do_release(struct ledger *ledger, void *context, struct error *err
 static void on_closed(uv_handle_t *handle) {
     struct host *h = handle->data;
     if (--h->open_handles > 0) return;
-    while (h->unused) {
-        struct host_commit *c = h->unused;
-        h->unused = c->next;
-        mem_free(c);
-    }
+    bridge_close(h->bridge); /* only now: who borrowed it may have submitted until it was closed */
     if (h->look.host) arena_release(&h->look.arena);
     arena_release(&h->arena);
-    pthread_mutex_destroy(&h->lock);
     mem_free(h);
 }
 
@@ -655,20 +581,15 @@ void host_close(struct host *h) {
     h->closing = true;
     host_plans_halt(h->plans);
     if (h->engine) engine_halt(h->engine);
-    while (h->waiting) { /* never submitted, so never acknowledged */
-        struct host_commit *c = h->waiting;
-        h->waiting = c->next;
-        c->next = h->unused;
-        h->unused = c;
-    }
     host_effects_halt(h->effects);
+    bridge_halt(h->bridge);
     if (h->writer) {
         struct error ignored;
         struct writer_call release = {.task = do_release, .task_context = &h->lease};
         if (writer_append(h->writer, &release, HOST_LEASE_MS, &ignored) != ST_OK)
             LOG(LOG_WARN, "could not give the lease back", LOG_S("error", str_c(ignored.msg)));
-        writer_close(h->writer); /* every append was answered; nobody listens any more */
-        take_done(h);
+        writer_close(h->writer);
+        if (h->bridge) bridge_deliver(h->bridge); /* refuses all that was under way */
     }
     host_providers_halt(h->providers);
     executor_close(h->executor);

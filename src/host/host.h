@@ -84,6 +84,8 @@ struct engine *host_engine(struct host *host);
 struct ledger *host_reader(struct host *host); /* for queries on the loop's thread */
 struct writer *host_writer(struct host *host);
 str host_node(const struct host *host);        /* its name */
+/* To the ledger thread and back to the loop; lent until host_close(), which halts it. */
+struct bridge *host_bridge(struct host *host);
 int64_t host_node_no(const struct host *host); /* of its lease */
 bool host_is_postgres(const struct host *host);
 /* There may be new effects, or some that were put back: the outbox looks now. */
