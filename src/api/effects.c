@@ -333,15 +333,19 @@ static void post_requeue(struct call *c) {
  * in the commit that puts it back; the receipt is written at the end. A request that was cut off
  * goes on with what is left when it is repeated. */
 
-static const struct append_rider *lot_rider(void *context, const struct effect_info *info) {
+static const struct append_rider *lot_rider(void *context, const struct effect_info *info,
+                                            struct arena *arena) {
     struct call *c = context;
     struct effect_call *e = c->own;
+    struct audit_entry *audit = ARENA_NEW(arena, struct audit_entry);
+    struct append_rider *rider = ARENA_NEW(arena, struct append_rider);
     about(c, info);
     (void)call_riders(c, id_text(c, info->effect.id), e->reason, 200, true);
-    c->rider.receipt = NULL;
+    *audit = c->audit;
+    rider->audit = audit;
     e->runs[e->run_count].tenant_id = arena_str(&c->arena, info->tenant_id);
     e->runs[e->run_count++].run_id = arena_str(&c->arena, info->run_id);
-    return &c->rider;
+    return rider;
 }
 
 static status requeue_lot(struct call *c, struct ledger *ledger, struct error *err) {

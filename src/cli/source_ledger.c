@@ -247,24 +247,13 @@ static const struct append_rider *effect_audit(struct effect_rider *r, uuid id, 
     return &r->rider;
 }
 
-/* Whether the payload has the key of an effect that is there: then nothing changes. */
-static bool has_effect(struct source *s, str tenant_id, str payload, struct arena *arena) {
-    struct json_limits limits = {EVENT_BYTES_MAX, JSON_DEPTH_MAX};
-    struct effect_info found;
-    struct error ignored;
-    yyjson_val *root = NULL;
-    str key = STR_NONE;
-    return json_parse(payload, limits, arena, &root, &ignored) == ST_OK &&
-           json_str(json_member(root, "idempotency_key"), &key) &&
-           outbox_find_key(of(s), tenant_id, key, arena, &found, &ignored) == ST_OK;
-}
-
 static status effect_request(struct source *s, const struct effect_request *request,
                              struct arena *arena, struct effect_info *out, bool *existing,
                              struct error *err) {
     struct effect_rider r = {.actor = request->actor};
     struct effect_request q = *request;
     struct run_info run = {0};
+    q.run = &run;
     const struct effect_retry *own = NULL;
     uuid id = uuid_v4();
     status st = effect_retries_env(&s->cli->arena, &own, err);
@@ -282,8 +271,9 @@ static status effect_request(struct source *s, const struct effect_request *requ
                                 .engine_attempt = run.head.engine_attempt};
     q.id = &id;
     if (!q.actor.ptr) q.actor = REPORT_ACTOR;
-    if (!has_effect(s, run.tenant_id, q.payload, arena))
-        q.riders = effect_audit(&r, id, "effect.request", &about);
+    static const struct append_rider none = {0};
+    q.riders = effect_audit(&r, id, "effect.request", &about);
+    q.riders_again = &none; /* what finds an effect changes nothing */
     return outbox_request(of(s), &q, arena, out, existing, err);
 }
 
@@ -297,8 +287,12 @@ static status effect_requeue(struct source *s, uuid id, str actor, str reason, s
     return st == ST_OK ? effect_find(s, id, arena, out, err) : st;
 }
 
-static const struct append_rider *lot_audit(void *context, const struct effect_info *info) {
-    return effect_audit(context, info->effect.id, "effect.requeue", info);
+static const struct append_rider *lot_audit(void *context, const struct effect_info *info,
+                                            struct arena *arena) {
+    const struct effect_rider *all = context;
+    struct effect_rider *r = ARENA_NEW(arena, struct effect_rider);
+    *r = *all;
+    return effect_audit(r, info->effect.id, "effect.requeue", info);
 }
 
 static status effect_requeue_all(struct source *s, struct requeue_lot *lot, struct error *err) {

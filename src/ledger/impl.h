@@ -198,7 +198,6 @@ struct ledger {
     int64_t pause_until_ns;
     const struct outbox_sinks *sinks;   /* outbox_tell(); or NULL */
     const struct effect_retry *retries; /* outbox_retries(); or NULL */
-    int64_t outbox_latest_us;           /* the newest time of any tenant; 0: not read yet */
     bool lot_is_full; /* some tenant has a lot to be sealed */
     bool broken; /* the connection or its caches cannot be trusted: reopen before the next use */
 };

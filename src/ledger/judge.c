@@ -573,11 +573,20 @@ static status process_items(struct group *g, struct append_request *req, struct 
     return claim_queue(g->l, req->claim, first->row.run_no, err);
 }
 
+/* What travels with a request, now that its items are judged. */
+static const struct append_rider *riders_of(const struct append_request *req) {
+    bool holds = false; /* something of it is in the ledger now, or was before */
+    bool stored = false;
+    for (size_t i = 0; i < req->count; i++) {
+        holds = holds || req->results[i].code == ST_OK;
+        stored = stored || (req->results[i].code == ST_OK && !req->results[i].duplicate);
+    }
+    if (!holds) return NULL;
+    return stored || !req->riders_again ? req->riders : req->riders_again;
+}
+
 status group_take(struct group *g, struct append_request *req, struct error *err) {
     status st = process_items(g, req, err);
-    bool holds = false; /* something of it is in the ledger now, or was before */
-    for (size_t i = 0; req->riders && st == ST_OK && !holds && i < req->count; i++)
-        holds = req->results[i].code == ST_OK;
-    if (holds) st = riders_queue(g->l, req->riders, g->now_us, err);
+    if (st == ST_OK && req->riders) st = riders_queue(g->l, riders_of(req), g->now_us, err);
     return st == ST_OK ? send_ahead(g, err) : st;
 }

@@ -61,6 +61,11 @@ status ledger_usable(struct ledger *l, struct error *err) {
     return st == ST_OK ? ST_OK : error_wrap(err, "could not reopen the ledger");
 }
 
+status ledger_has_read(struct ledger *l, status st) {
+    if (st == ST_RETRY && l->writer) l->broken = true;
+    return st;
+}
+
 status ledger_transact(struct ledger *l, ledger_body body, void *context, struct error *err) {
     ASSERT(l->writer);
     status st = ledger_usable(l, err);

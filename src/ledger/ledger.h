@@ -61,6 +61,9 @@ MUST_CHECK status ledger_reopen_reader(struct ledger *reader, struct error *err)
 void ledger_close(struct ledger *ledger);
 /* Reopens a writer's connection if it was lost; what changes the ledger does so by itself. */
 MUST_CHECK status ledger_usable(struct ledger *ledger, struct error *err);
+/* Hands on the status of a query over a writer's connection: one that failed with ST_RETRY costs a
+ * new connection before the next use, for what only reads would find it dead for ever. */
+status ledger_has_read(struct ledger *ledger, status st);
 struct db *ledger_db(struct ledger *ledger);
 
 /* ---- appending ---- */
@@ -122,6 +125,8 @@ struct append_request {
     const struct run_claim *claim; /* of the run of items[0], or NULL; needs `atomic` */
     /* Written if at least one item was stored or is a duplicate; or NULL. */
     const struct append_rider *riders;
+    /* Written instead if all items are duplicates; NULL: the same. */
+    const struct append_rider *riders_again;
 };
 
 /* Commits all requests as one transaction. ST_OK: it is durable, and every result is filled.

@@ -5,8 +5,9 @@
  * makes it again. Two workers cannot both claim one execution: both would append the same fact, and
  * the second finds that it is there.
  *
- * What changes the ledger is for the ledger thread (writer_call.task); what reads is also for
- * readers. */
+ * change.h has the changes as members of a group, for whoever shares a ledger thread. Those here
+ * append them at once, on a ledger of one's own: for the command line, and for tests. What reads is
+ * for any ledger. */
 #pragma once
 
 #include "core/effect.h"
@@ -14,6 +15,7 @@
 
 struct effect_request {
     str run_id;
+    const struct run_info *run; /* if the caller has read it; NULL: it is looked up */
     str tenant_id;  /* the run must be this tenant's, else ST_NOT_FOUND; STR_NONE: whosever it is */
     const uuid *id; /* of the effect; NULL: a fresh one */
     str type;
@@ -23,6 +25,7 @@ struct effect_request {
     const uuid *cause;                 /* or NULL: the run's newest event of its level */
     int64_t max_retries, base_ms;      /* of this one alone; < 0: as its type has it */
     const struct append_rider *riders; /* or NULL */
+    const struct append_rider *riders_again; /* instead, if it is there already; NULL: the same */
 };
 
 struct effect_info { /* a row of the outbox, with what the ledger says of it; in the arena */
@@ -101,9 +104,10 @@ struct outbox_filter {
 struct requeue_lot {
     struct outbox_filter filter; /* `statuses` is set here; `before` goes on to the next lot */
     str actor, reason;
-    size_t limit; /* of this lot: each effect is a commit of its own */
-    /* What is committed with each one; or NULL. Called before it, the info is borrowed. */
-    const struct append_rider *(*riders)(void *context, const struct effect_info *info);
+    size_t limit; /* of this lot, which is one commit */
+    /* What is committed with each one, in the arena; or NULL. The info is borrowed. */
+    const struct append_rider *(*riders)(void *context, const struct effect_info *info,
+                                         struct arena *arena);
     void *context;
     size_t done; /* how many were put back, also when it failed then */
     bool more;   /* there are others that match: call again */
@@ -126,6 +130,25 @@ MUST_CHECK status outbox_find_key(struct ledger *ledger, str tenant_id, str key,
 MUST_CHECK status outbox_list(struct ledger *ledger, const struct outbox_filter *filter,
                               size_t limit, struct arena *arena, struct effect_info **items,
                               size_t *count, int64_t *next, struct error *err);
+/* A look at those whose time has come, the longest due first, page by page. */
+struct outbox_look {
+    int64_t clock_us, latest_us; /* no tenant's newest event is after latest_us (outbox_latest()) */
+    str runs;                    /* see outbox_claim() */
+    int64_t after_us, after_pos; /* where the page before ended; 0: none yet */
+    bool more;                   /* the last page was full */
+};
+/* Reads the next page of up to `limit` rows. What cannot be read is logged, and left out. */
+MUST_CHECK status outbox_due(struct ledger *ledger, struct outbox_look *look, size_t limit,
+                             struct arena *arena, struct effect_info **items, size_t *count,
+                             struct error *err);
+/* The first time after `after_us` at which one is due; 0: none. */
+MUST_CHECK status outbox_next_due(struct ledger *ledger, int64_t after_us, int64_t *out,
+                                  struct error *err);
+/* The newest time that any tenant has, or 0. */
+MUST_CHECK status outbox_latest(struct ledger *ledger, int64_t *latest_us, struct error *err);
+/* Those under way, the oldest first. */
+MUST_CHECK status outbox_processing(struct ledger *ledger, size_t limit, struct arena *arena,
+                                    struct effect_info **items, size_t *count, struct error *err);
 struct outbox_stats {
     int64_t count[OUTBOX_STATUS_COUNT];
     int64_t oldest_due_us; /* of those that are due or will be; 0: none */

@@ -1,4 +1,5 @@
-/* Reading the outbox: one effect, a page of them, how many wait. */
+/* outbox/read.c: reading the outbox: one effect, a page of them, what is due, how many wait. For
+ * any ledger, a reader's or a writer's. */
 #include "base/json.h"
 #include "base/log.h"
 #include "base/time.h"
@@ -66,7 +67,7 @@ static status read_failure(yyjson_val *failure, struct arena *arena, str *out, s
     buf_put_char(&b, '}');
     bool kept = !b.full && arena_try_str(arena, buf_str(&b), out);
     buf_release(&b);
-    return kept ? ST_OK : ledger_no_memory(err);
+    return kept ? ST_OK : outbox_no_memory(err);
 }
 
 /* What stands in the events: its payload, its result, its newest error. */
@@ -86,7 +87,7 @@ static status read_events(struct db_stmt *q, struct arena *arena, struct effect_
     out->payload = json_text(payload, arena);
     (void)json_str(json_member(request, "step_id"), &out->step_id);
     if (result) out->result = json_text(result, arena);
-    if (!out->payload.ptr || (result && !out->result.ptr)) return ledger_no_memory(err);
+    if (!out->payload.ptr || (result && !out->result.ptr)) return outbox_no_memory(err);
     return read_failure(failure, arena, &out->error, err);
 }
 
@@ -110,7 +111,7 @@ static status effect_info_read(struct db_stmt *q, struct arena *arena, struct ef
                     &out->run_uuid};
     for (size_t i = 0; i < COUNT_OF(texts); i++) {
         if (!arena_try_str(arena, db_text(q, COL_TYPE + (int)i), texts[i]))
-            return ledger_no_memory(err);
+            return outbox_no_memory(err);
     }
     str tenant = STR_NONE; /* the tenant's number before the key */
     if (!str_split(f->key, '/', &tenant, &out->key) || db_blob(q, COL_ID).len != 16 ||
@@ -137,19 +138,35 @@ static status read_one(struct db_stmt *q, struct arena *arena, struct effect_inf
     return st;
 }
 
-status outbox_at(struct ledger *l, int64_t pos, struct arena *arena, struct effect_info *out,
-                 struct error *err) {
+static status read_at(struct ledger *l, int64_t pos, struct arena *arena, struct effect_info *out,
+                      struct error *err) {
     struct db_stmt *q = NULL;
-    status st = db_prepare(l->db, EFFECT_SELECT " WHERE f.effect_pos = $1", &q, err);
+    status st = db_prepare(ledger_db(l), EFFECT_SELECT " WHERE f.effect_pos = $1", &q, err);
     if (st != ST_OK) return st;
     db_bind_int(q, 1, pos);
     return read_one(q, arena, out, err);
 }
 
+/* It may be another run's, but it is the same tenant's. */
+status outbox_existing(struct ledger *reader, const struct outbox_change *change,
+                       struct arena *arena, struct effect_info *out, struct error *err) {
+    int64_t tenant_no = 0;
+    int64_t newest = 0;
+    ASSERT(change->kind == OUTBOX_REQUEST);
+    status st = tenant_number(reader, change->info.tenant_id, &tenant_no, &newest, err);
+    int64_t seq = change->request.results[0].seq;
+    if (st == ST_OK) st = read_at(reader, pos_of(tenant_no, seq), arena, out, err);
+    if (st == ST_OK && out->effect.status == OUTBOX_COMPLETED)
+        LOG(LOG_INFO, "an effect that was asked for is done already: skipped",
+            LOG_S("idempotency_key", out->key), LOG_S("effectType", out->effect.type),
+            LOG_S("runId", out->run_id));
+    return st;
+}
+
 status outbox_find(struct ledger *l, str tenant_id, uuid effect_id, struct arena *arena,
                    struct effect_info *out, struct error *err) {
     struct db_stmt *q = NULL;
-    status st = db_prepare(l->db, EFFECT_SELECT " WHERE f.effect_id = $1", &q, err);
+    status st = db_prepare(ledger_db(l), EFFECT_SELECT " WHERE f.effect_id = $1", &q, err);
     if (st != ST_OK) return st;
     db_bind_blob(q, 1, str_n(effect_id.b, sizeof(effect_id.b)));
     st = read_one(q, arena, out, err);
@@ -167,7 +184,7 @@ status outbox_find_key(struct ledger *l, str tenant_id, str key, struct arena *a
     buf_init_fixed(&stored, mem, sizeof(mem));
     if (st == ST_OK) effect_stored_key(tenant_no, key, &stored);
     if (st == ST_NOT_FOUND || stored.full) return not_found(err); /* no key is so long */
-    if (st == ST_OK) st = db_prepare(l->db, EFFECT_SELECT " WHERE f.idempotency_key = $1", &q, err);
+    if (st == ST_OK) st = db_prepare(ledger_db(l), EFFECT_SELECT " WHERE f.idempotency_key = $1", &q, err);
     if (st != ST_OK) return st;
     db_bind_text(q, 1, buf_str(&stored));
     return read_one(q, arena, out, err);
@@ -182,7 +199,7 @@ static status read_all(struct db_stmt *q, size_t limit, struct arena *arena,
     status st = ST_OK;
     *count = 0;
     *items = arena_try(arena, (limit + 1) * sizeof(**items));
-    if (!*items) st = ledger_no_memory(err);
+    if (!*items) st = outbox_no_memory(err);
     while (st == ST_OK && *count < limit && (st = db_step(q, &row, err)) == ST_OK && row) {
         st = effect_info_read(q, arena, &(*items)[*count], err);
         if (st == ST_OK) (*count)++;
@@ -218,8 +235,8 @@ status outbox_due(struct ledger *l, struct outbox_look *look, size_t limit, stru
     size_t rows = 0;
     *count = 0;
     *items = arena_try(arena, (limit + 1) * sizeof(**items));
-    if (!*items) return ledger_no_memory(err);
-    status st = db_prepare(l->db, look->runs.ptr ? DUE(OF_RUNS) : DUE(""), &q, err);
+    if (!*items) return outbox_no_memory(err);
+    status st = db_prepare(ledger_db(l), look->runs.ptr ? DUE(OF_RUNS) : DUE(""), &q, err);
     if (st != ST_OK) return st;
     db_bind_int(q, 1, look->latest_us > look->clock_us ? look->latest_us : look->clock_us);
     db_bind_int(q, 2, look->clock_us);
@@ -239,7 +256,7 @@ status outbox_due(struct ledger *l, struct outbox_look *look, size_t limit, stru
 status outbox_processing(struct ledger *l, size_t limit, struct arena *arena,
                          struct effect_info **items, size_t *count, struct error *err) {
     struct db_stmt *q = NULL;
-    status st = db_prepare(l->db,
+    status st = db_prepare(ledger_db(l),
                            EFFECT_SELECT " WHERE f.status <> 'COMPLETED' AND f.status ="
                                          " 'PROCESSING' ORDER BY f.effect_pos LIMIT $1",
                            &q, err);
@@ -252,11 +269,23 @@ status outbox_next_due(struct ledger *l, int64_t after_us, int64_t *out, struct 
     struct db_stmt *q = NULL;
     bool row = false;
     status st = db_prepare(
-        l->db, "SELECT COALESCE(MIN(due_us), 0) FROM state_effect WHERE due_us > $1", &q, err);
+        ledger_db(l), "SELECT COALESCE(MIN(due_us), 0) FROM state_effect WHERE due_us > $1", &q, err);
     if (st != ST_OK) return st;
     db_bind_int(q, 1, after_us);
     st = db_step(q, &row, err);
     if (st == ST_OK) *out = db_int(q, 0);
+    db_reset(q);
+    return st;
+}
+
+status outbox_latest(struct ledger *l, int64_t *latest_us, struct error *err) {
+    struct db_stmt *q = NULL;
+    bool row = false;
+    status st = db_prepare(ledger_db(l), "SELECT COALESCE(MAX(persisted_us), 0) FROM ledger_tenant",
+                           &q, err);
+    if (st != ST_OK) return st;
+    st = db_step(q, &row, err);
+    if (st == ST_OK) *latest_us = db_int(q, 0);
     db_reset(q);
     return st;
 }
@@ -273,7 +302,7 @@ static_assert(OUTBOX_PENDING == 1 && OUTBOX_DEAD_LETTER == 5, "the bits in PAGE"
 static status run_number(struct ledger *l, str run_id, int64_t *run_no, struct error *err) {
     struct db_stmt *q = NULL;
     bool row = false;
-    status st = db_prepare(l->db, "SELECT run_no FROM ledger_run WHERE run_id = $1", &q, err);
+    status st = db_prepare(ledger_db(l), "SELECT run_no FROM ledger_run WHERE run_id = $1", &q, err);
     if (st != ST_OK) return st;
     db_bind_text(q, 1, run_id);
     st = db_step(q, &row, err);
@@ -310,7 +339,7 @@ status outbox_list(struct ledger *l, const struct outbox_filter *filter, size_t 
         sql = PAGE(" AND f.run_no = $3");
     else if ((mask & ~NOT_COMPLETED) == 0)
         sql = PAGE(" AND f.status <> 'COMPLETED'");
-    if (st == ST_OK) st = db_prepare(l->db, sql, &q, err);
+    if (st == ST_OK) st = db_prepare(ledger_db(l), sql, &q, err);
     if (st != ST_OK) return st;
     limit = page_limit(limit > 0 ? limit : 1);
     int64_t numbers[] = {to, from, run_no};
@@ -334,7 +363,7 @@ status outbox_stats(struct ledger *l, struct outbox_stats *out, struct error *er
     struct db_stmt *q = NULL;
     bool row = false;
     *out = (struct outbox_stats){0};
-    status st = db_prepare(l->db,
+    status st = db_prepare(ledger_db(l),
                            "SELECT status, COUNT(*) FROM state_effect WHERE status <> 'COMPLETED'"
                            " GROUP BY status",
                            &q, err);

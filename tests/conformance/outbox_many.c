@@ -52,14 +52,15 @@ static void check_stats(struct fixture *c, int64_t waiting, int64_t dead) {
 
 struct rides {
     struct fixture *c;
-    struct audit_entry audit;
-    struct append_rider rider;
     bool race; /* somebody else puts it back first */
     char keys[64];
 };
 
-static const struct append_rider *ride(void *context, const struct effect_info *info) {
+static const struct append_rider *ride(void *context, const struct effect_info *info,
+                                       struct arena *arena) {
     struct rides *r = context;
+    struct audit_entry *audit = ARENA_NEW(arena, struct audit_entry);
+    struct append_rider *rider = ARENA_NEW(arena, struct append_rider);
     struct error err = {0};
     size_t len = strlen(r->keys);
     snprintf(r->keys + len, sizeof(r->keys) - len, "%.*s ", STR_ARG(info->key));
@@ -67,12 +68,12 @@ static const struct append_rider *ride(void *context, const struct effect_info *
         CHECK(outbox_requeue(r->c->ledger, info->tenant_id, info->effect.id, STR("eve"), STR_NONE,
                              NULL, &err) == ST_OK,
               "%s", err.msg);
-    r->audit = (struct audit_entry){.tenant_id = info->tenant_id,
-                                    .action = STR("effect.requeue"),
-                                    .target = info->key,
-                                    .outcome = STR("done")};
-    r->rider = (struct append_rider){.audit = &r->audit};
-    return &r->rider;
+    *audit = (struct audit_entry){.tenant_id = info->tenant_id,
+                                  .action = STR("effect.requeue"),
+                                  .target = info->key,
+                                  .outcome = STR("done")};
+    rider->audit = audit;
+    return rider;
 }
 
 static void check_lot(struct fixture *c, struct requeue_lot *lot, size_t done, bool more) {
