@@ -23,14 +23,14 @@ void conductor_wake(struct conductor *c) {
         (void)uv_timer_start(&c->soon, on_soon, 0, 0);
 }
 
-void crun_wake(struct crun *r) {
+void conductor_run_wake(struct conductor_run *r) {
     if (r->dirty) return;
     r->dirty = true;
     TAILQ_INSERT_TAIL(&r->c->dirty_runs, r, dirt);
     conductor_wake(r->c);
 }
 
-void cstep_wake(struct cstep *s) {
+void conductor_step_wake(struct conductor_step *s) {
     struct conductor *c = s->run->c;
     if (s->dirty) return;
     s->dirty = true;
@@ -42,15 +42,15 @@ static void close_finish(struct conductor *c);
 
 /* Only as many as there are now: what comes meanwhile is for the next turn of the loop. */
 static void work(struct conductor *c) {
-    struct cstep *s;
-    struct crun *r;
+    struct conductor_step *s;
+    struct conductor_run *r;
     size_t count = 0;
     for (s = TAILQ_FIRST(&c->dirty_steps); s; s = TAILQ_NEXT(s, dirt))
         count++;
     for (; count > 0 && (s = TAILQ_FIRST(&c->dirty_steps)) != NULL; count--) {
         TAILQ_REMOVE(&c->dirty_steps, s, dirt);
         s->dirty = false;
-        cstep_next(s);
+        conductor_step_next(s);
     }
     count = 0;
     for (r = TAILQ_FIRST(&c->dirty_runs); r; r = TAILQ_NEXT(r, dirt))
@@ -58,10 +58,10 @@ static void work(struct conductor *c) {
     for (; count > 0 && (r = TAILQ_FIRST(&c->dirty_runs)) != NULL; count--) {
         TAILQ_REMOVE(&c->dirty_runs, r, dirt);
         r->dirty = false;
-        crun_next(r);
+        conductor_run_next(r);
     }
     if (!TAILQ_EMPTY(&c->dirty_steps) || !TAILQ_EMPTY(&c->dirty_runs)) conductor_wake(c);
-    cjob_go_all(c);
+    conductor_job_go_all(c);
     conductor_poll(c);
 }
 
@@ -76,9 +76,9 @@ static void on_registered(void *context, const struct rest_answer *answer) {
     c->register_call = NULL;
     if (answer->st == ST_OK && !c->ready) {
         c->ready = true;
-        struct crun *r;
+        struct conductor_run *r;
         for (r = TAILQ_FIRST(&c->runs); r; r = TAILQ_NEXT(r, link))
-            crun_wake(r);
+            conductor_run_wake(r);
     } else if (answer->st != ST_OK && answer->st != ST_RETRY) {
         LOG(LOG_ERROR, "Conductor does not take our type of task",
             LOG_S("error", str_c(answer->err->msg)));
@@ -108,15 +108,15 @@ static void on_tick(uv_timer_t *timer) {
     }
     register_next(c);
     if (!c->ready) return;
-    cstep_beat_all(c);
+    conductor_step_beat_all(c);
     conductor_sweep(c);
-    struct crun *r;
-    struct crun *next;
+    struct conductor_run *r;
+    struct conductor_run *next;
     for (r = TAILQ_FIRST(&c->runs); r; r = next) {
         next = TAILQ_NEXT(r, link);
         if (r->withheld_ms > 0 && conductor_now(c) - r->withheld_ms > WITHHELD_MS)
-            crun_withhold_no_more(r);
-        crun_next(r);
+            conductor_run_withhold_no_more(r);
+        conductor_run_next(r);
     }
 }
 
@@ -124,7 +124,7 @@ static void on_tick(uv_timer_t *timer) {
 
 static struct conductor *self(struct provider *provider) { return (struct conductor *)provider; }
 
-static bool body_make(struct crun *r, const struct provider_run *run) {
+static bool body_make(struct conductor_run *r, const struct provider_run *run) {
     struct conductor *c = r->c;
     struct error err = {0};
     struct arena scratch;
@@ -154,7 +154,7 @@ static bool body_make(struct crun *r, const struct provider_run *run) {
 }
 
 /* The engine tells of it for the first time. false: memory is out, and it will tell again. */
-static bool run_learn(struct crun *r, const struct provider_run *run) {
+static bool run_learn(struct conductor_run *r, const struct provider_run *run) {
     struct buf name;
     buf_init_fixed(&name, r->name, sizeof r->name - 1);
     def_workflow_name(run->plan_id, &name);
@@ -162,7 +162,7 @@ static bool run_learn(struct crun *r, const struct provider_run *run) {
     r->paused = run->paused;
     r->push_pause = run->paused;
     if (run->workflow_id.len > 0 && run->workflow_id.len <= ID_MAX) {
-        crun_link(r, run->workflow_id, run->queue);
+        conductor_run_link(r, run->workflow_id, run->queue);
         r->full = r->reset_due = r->push_pause = true;
         r->look_ms = 0;
     } else if (!body_make(r, run)) {
@@ -174,9 +174,9 @@ static bool run_learn(struct crun *r, const struct provider_run *run) {
 
 static void conductor_open_run(struct provider *provider, const struct provider_run *run) {
     struct conductor *c = self(provider);
-    struct crun *r = crun_get(c, run->run_id);
+    struct conductor_run *r = conductor_run_get(c, run->run_id);
     if (c->closing || (r && r->ending)) return;
-    if (!r) r = crun_make(c, run->run_id);
+    if (!r) r = conductor_run_make(c, run->run_id);
     if (!r) return;
     if (!r->known) {
         (void)run_learn(r, run);
@@ -185,30 +185,30 @@ static void conductor_open_run(struct provider *provider, const struct provider_
         r->paused = run->paused;
         r->tell_link = r->workflow[0] != '\0';
     }
-    crun_wake(r);
+    conductor_run_wake(r);
 }
 
 /* An attempt of the step that is still under way belongs to a run that was out of memory since. */
-static void job_replace(struct cstep *s, struct cjob *j) {
-    struct cjob *old = s->job;
+static void job_replace(struct conductor_step *s, struct conductor_job *j) {
+    struct conductor_job *old = s->job;
     if (old) {
-        cjob_orphan(old);
-        if (old->state == JOB_RUNNING) cjob_stop(old);
+        conductor_job_orphan(old);
+        if (old->state == JOB_RUNNING) conductor_job_stop(old);
     }
     s->job = j;
     s->settled = PROVIDER_STEP_WAITS; /* RETRY_STEP opens what was settled */
     j->step = s;
-    if (s->hand != HAND_NONE) cjob_ready(j);
+    if (s->hand != HAND_NONE) conductor_job_ready(j);
 }
 
 static void conductor_start(struct provider *provider, struct attempt *attempt) {
     struct conductor *c = self(provider);
     attempt->executor_data = NULL;
     if (c->closing) return;
-    struct crun *r = crun_get(c, attempt->run_id);
-    if (!r) r = crun_make(c, attempt->run_id);
-    struct cstep *s = r ? cstep_make(r, attempt->step->id) : NULL;
-    struct cjob *j = s ? cjob_make(c, attempt) : NULL;
+    struct conductor_run *r = conductor_run_get(c, attempt->run_id);
+    if (!r) r = conductor_run_make(c, attempt->run_id);
+    struct conductor_step *s = r ? conductor_step_make(r, attempt->step->id) : NULL;
+    struct conductor_job *j = s ? conductor_job_make(c, attempt) : NULL;
     if (!j) {
         attempt_fail(attempt, "PROVIDER_FAILED", STR("out of memory"));
         return;
@@ -220,23 +220,23 @@ static void conductor_start(struct provider *provider, struct attempt *attempt) 
 
 static void conductor_stop(struct provider *provider, struct attempt *attempt) {
     UNUSED(provider);
-    struct cjob *j = attempt->executor_data;
+    struct conductor_job *j = attempt->executor_data;
     if (!j) return; /* it came after close() */
     ASSERT(j->asked == attempt);
-    cjob_stop(j);
+    conductor_job_stop(j);
 }
 
-static void note_settled(struct crun *r, const struct provider_note *note) {
-    struct cstep *s = cstep_get(r, note->step_id);
+static void note_settled(struct conductor_run *r, const struct provider_note *note) {
+    struct conductor_step *s = conductor_step_get(r, note->step_id);
     if (!s) return; /* its task is answered when it comes */
     s->withheld = note->step == PROVIDER_STEP_FAILED;
     if (s->withheld) r->withheld_ms = conductor_now(r->c) > 0 ? conductor_now(r->c) : 1;
-    cstep_settle(s, note->step, note->output);
+    conductor_step_settle(s, note->step, note->output);
 }
 
 static void conductor_note(struct provider *provider, const struct provider_note *note) {
     struct conductor *c = self(provider);
-    struct crun *r = crun_get(c, note->run_id);
+    struct conductor_run *r = conductor_run_get(c, note->run_id);
     if (!r || c->closing) return;
     switch (note->event) {
     case PROVIDER_STEP_SETTLED:
@@ -248,20 +248,20 @@ static void conductor_note(struct provider *provider, const struct provider_note
         r->push_pause = r->cluster != (r->paused ? CLUSTER_PAUSED : CLUSTER_RUNS);
         break;
     case PROVIDER_RUN_ENDED:
-        crun_end(r, note->status, note->code, note->message);
+        conductor_run_end(r, note->status, note->code, note->message);
         break;
     }
-    crun_wake(r);
+    conductor_run_wake(r);
 }
 
 static void conductor_rested(struct provider *provider, str run_id) {
-    struct crun *r = crun_get(self(provider), run_id);
-    if (r && !r->ending) crun_withhold_no_more(r);
+    struct conductor_run *r = conductor_run_get(self(provider), run_id);
+    if (r && !r->ending) conductor_run_withhold_no_more(r);
 }
 
 static bool conductor_idle(const struct provider *provider) {
     const struct conductor *c = (const struct conductor *)provider;
-    const struct crun *r;
+    const struct conductor_run *r;
     TAILQ_FOREACH(r, &c->runs, link) {
         if (r->ending) return false;
     }
@@ -285,17 +285,17 @@ static void on_closed(uv_handle_t *handle) {
 
 static void close_finish(struct conductor *c) {
     c->finished = true;
-    struct cjob *j;
-    struct cjob *next_job;
+    struct conductor_job *j;
+    struct conductor_job *next_job;
     for (j = TAILQ_FIRST(&c->jobs); j; j = next_job) {
         next_job = TAILQ_NEXT(j, link);
         if (j->step) j->step->job = NULL;
         j->step = NULL;
-        if (j->state != JOB_RUNNING) cjob_drop(j);
+        if (j->state != JOB_RUNNING) conductor_job_drop(j);
     }
     while (!TAILQ_EMPTY(&c->runs))
-        crun_free(TAILQ_FIRST(&c->runs));
-    cpoller_free_all(c);
+        conductor_run_free(TAILQ_FIRST(&c->runs));
+    conductor_poller_free_all(c);
     rest_close(c->rest);
     uv_timer_t *timers[] = {&c->soon, &c->tick, &c->poll};
     for (size_t i = 0; i < COUNT_OF(timers); i++)
@@ -308,13 +308,13 @@ static void conductor_close(struct provider *provider) {
     c->closing = true;
     c->close_ms = conductor_now(c) + CLOSE_MS;
     (void)uv_timer_stop(&c->poll);
-    struct crun *r;
+    struct conductor_run *r;
     for (r = TAILQ_FIRST(&c->runs); r; r = TAILQ_NEXT(r, link))
-        crun_withhold_no_more(r);
-    struct cstep *s;
+        conductor_run_withhold_no_more(r);
+    struct conductor_step *s;
     for (s = TAILQ_FIRST(&c->held); s; s = TAILQ_NEXT(s, held)) {
         s->handed += s->job && s->job->state == JOB_RUNNING;
-        cstep_wake(s);
+        conductor_step_wake(s);
     }
     rest_hasten(c->rest);
     conductor_wake(c);
@@ -379,7 +379,7 @@ status conductor_open(uv_loop_t *loop, const struct conductor_options *options,
     }
     (void)uv_timer_start(&c->tick, on_tick, 0, TICK_MS);
     /* Its own domain is polled even while no run is known: see arrived(). */
-    (void)cpoller_use(c, str_c(c->domain));
+    (void)conductor_poller_use(c, str_c(c->domain));
     *out = &c->provider;
     return ST_OK;
 }

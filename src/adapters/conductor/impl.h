@@ -4,9 +4,9 @@
  * are started and the engine is told things from there, from the timers and from answers, never
  * from within a call of the engine's: so no chain of news can nest.
  *
- * A run has at most one request under way, and so has each of its steps. crun_next() and
- * cstep_next() look at what is wanted and what is known, and send the next one. They may be called
- * at any time; crun_next() may free the run.
+ * A run has at most one request under way, and so has each of its steps. conductor_run_next() and
+ * conductor_step_next() look at what is wanted and what is known, and send the next one. They may
+ * be called at any time; conductor_run_next() may free the run.
  *
  * A heartbeat that is under way is waited for before the task is answered: the server reads,
  * changes and writes a task, and the later of two such writes would undo the earlier. */
@@ -61,10 +61,10 @@ enum job_phase { JOB_NO_TASK, JOB_READY, JOB_RUNNING, JOB_STOPPED };
 /* The workflow's own state, as it was last seen or made. */
 enum cluster { CLUSTER_UNKNOWN, CLUSTER_RUNS, CLUSTER_PAUSED };
 
-struct crun;
-struct cjob;
-struct cstep { /* a step of which a task or an attempt was seen */
-    struct crun *run;
+struct conductor_run;
+struct conductor_job;
+struct conductor_step { /* a step of which a task or an attempt was seen */
+    struct conductor_run *run;
     str id;
     enum hand hand;
     char task[ID_MAX + 1], workflow[ID_MAX + 1];
@@ -79,43 +79,43 @@ struct cstep { /* a step of which a task or an attempt was seen */
     bool withheld;                    /* FAILED, and it is not clear yet whether the run goes on */
     char *output;                     /* own memory, or NULL */
     size_t output_len;
-    struct cjob *job;
+    struct conductor_job *job;
     bool dirty;
-    TAILQ_ENTRY(cstep) held, dirt;
+    TAILQ_ENTRY(conductor_step) held, dirt;
 };
-TAILQ_HEAD(cstep_list, cstep);
+TAILQ_HEAD(conductor_step_list, conductor_step);
 
-struct cjob { /* an attempt that the engine wants carried out */
-    TAILQ_ENTRY(cjob) link;
+struct conductor_job { /* an attempt that the engine wants carried out */
+    TAILQ_ENTRY(conductor_job) link;
     struct conductor *c;
-    struct cstep *step; /* NULL: nobody speaks of its run any more */
+    struct conductor_step *step; /* NULL: nobody speaks of its run any more */
     struct attempt *asked;
     struct attempt own; /* what the executor gets */
     enum job_phase state;
     int64_t since_ms;
     bool late; /* it was logged */
 };
-TAILQ_HEAD(cjob_list, cjob);
+TAILQ_HEAD(conductor_job_list, conductor_job);
 
-struct cpoller { /* asks for the tasks of one domain */
-    TAILQ_ENTRY(cpoller) link;
+struct conductor_poller { /* asks for the tasks of one domain */
+    TAILQ_ENTRY(conductor_poller) link;
     struct conductor *c;
     int users; /* runs */
     struct rest_call *call;
     int64_t next_ms, delay_ms;
     char domain[DEF_NAME_MAX + 32];
 };
-TAILQ_HEAD(cpoller_list, cpoller);
+TAILQ_HEAD(conductor_poller_list, conductor_poller);
 
-struct crun {
-    TAILQ_ENTRY(crun) link, dirt;
+struct conductor_run {
+    TAILQ_ENTRY(conductor_run) link, dirt;
     struct conductor *c;
     struct map steps;
     str run_id;
-    char name[DEF_NAME_MAX + 32]; /* of its workflow */
-    char workflow[ID_MAX + 1];    /* "": none yet */
-    struct cpoller *poller;       /* NULL until linked */
-    bool known;                   /* the engine has told of it */
+    char name[DEF_NAME_MAX + 32];    /* of its workflow */
+    char workflow[ID_MAX + 1];       /* "": none yet */
+    struct conductor_poller *poller; /* NULL until linked */
+    bool known;                      /* the engine has told of it */
     bool dirty;
     bool tell_link;
     char *start_body; /* until linked */
@@ -146,7 +146,7 @@ struct crun {
     int64_t ending_ms;
     char reason[REASON_MAX + 1];
 };
-TAILQ_HEAD(crun_list, crun);
+TAILQ_HEAD(conductor_run_list, conductor_run);
 
 struct conductor {
     struct provider provider;
@@ -158,10 +158,10 @@ struct conductor {
     int slots;
     int64_t poll_ms;
     struct map by_id;
-    struct crun_list runs, dirty_runs;
-    struct cstep_list held, dirty_steps;
-    struct cjob_list jobs;
-    struct cpoller_list pollers;
+    struct conductor_run_list runs, dirty_runs;
+    struct conductor_step_list held, dirty_steps;
+    struct conductor_job_list jobs;
+    struct conductor_poller_list pollers;
     int running;  /* jobs of the executor's */
     int expected; /* jobs without a task */
     int shelved;  /* tasks */
@@ -179,32 +179,33 @@ struct conductor {
 /* conductor.c */
 int64_t conductor_now(const struct conductor *c);
 void conductor_wake(struct conductor *c); /* work() soon */
-void crun_wake(struct crun *r);
-void cstep_wake(struct cstep *s);
+void conductor_run_wake(struct conductor_run *r);
+void conductor_step_wake(struct conductor_step *s);
 void conductor_copy(char *out, size_t size, str text); /* cut if it must be; ends in NUL */
 
-/* run.c: a run and its workflow. */
-struct crun *crun_get(struct conductor *c, str run_id);  /* NULL */
-struct crun *crun_make(struct conductor *c, str run_id); /* NULL: memory is out */
-void crun_free(struct crun *r);
-void crun_next(struct crun *r);
-void crun_release(struct crun *r); /* it is not ours any more */
-void crun_withhold_no_more(struct crun *r);
-void crun_end(struct crun *r, enum run_status value, str code, str message);
-void crun_link(struct crun *r, str workflow, str domain);
-bool crun_is_closed(str cluster_status);
+/* runs.c: a run and its workflow. */
+struct conductor_run *conductor_run_get(struct conductor *c, str run_id);  /* NULL */
+struct conductor_run *conductor_run_make(struct conductor *c, str run_id); /* NULL: memory is out */
+void conductor_run_free(struct conductor_run *r);
+void conductor_run_next(struct conductor_run *r);
+void conductor_run_release(struct conductor_run *r); /* it is not ours any more */
+void conductor_run_withhold_no_more(struct conductor_run *r);
+void conductor_run_end(struct conductor_run *r, enum run_status value, str code, str message);
+void conductor_run_link(struct conductor_run *r, str workflow, str domain);
+bool conductor_run_is_closed(str cluster_status);
 /* Ends a workflow that has no business being there. */
 void conductor_terminate(struct conductor *c, str workflow, str reason);
 
 /* steps.c: a step and its task. */
-struct cstep *cstep_get(struct crun *r, str step_id);
-struct cstep *cstep_make(struct crun *r, str step_id); /* NULL: memory is out */
-void cstep_free(struct cstep *s);
-void cstep_next(struct cstep *s);
-void cstep_hand(struct cstep *s, enum hand hand);
-void cstep_beat_all(struct conductor *c); /* heartbeats that are due */
+struct conductor_step *conductor_step_get(struct conductor_run *r, str step_id);
+struct conductor_step *conductor_step_make(struct conductor_run *r,
+                                           str step_id); /* NULL: memory is out */
+void conductor_step_free(struct conductor_step *s);
+void conductor_step_next(struct conductor_step *s);
+void conductor_step_hand(struct conductor_step *s, enum hand hand);
+void conductor_step_beat_all(struct conductor *c); /* heartbeats that are due */
 int64_t conductor_shelf_s(const struct conductor *c);
-void cstep_settle(struct cstep *s, enum provider_step_state state, str output);
+void conductor_step_settle(struct conductor_step *s, enum provider_step_state state, str output);
 /* Appends a TaskResult. `output` is JSON or STR_NONE. */
 struct task_result {
     str workflow, task, worker;
@@ -217,18 +218,20 @@ void conductor_outcome_json(enum provider_step_state state, str output, struct b
 /* Answers a task that belongs to nothing in memory. */
 void conductor_answer(struct conductor *c, const struct task_result *result);
 
-/* worker.c: polls and attempts. */
-struct cpoller *cpoller_use(struct conductor *c, str domain); /* NULL: memory is out */
-void cpoller_leave(struct cpoller *p);
+/* polls.c: polls and attempts. */
+struct conductor_poller *conductor_poller_use(struct conductor *c,
+                                              str domain); /* NULL: memory is out */
+void conductor_poller_leave(struct conductor_poller *p);
 void conductor_poll_soon(struct conductor *c);
 void conductor_poll(struct conductor *c); /* sends what is due, sets the timer */
-void cjob_go_all(struct conductor *c);
-void cjob_ready(struct cjob *j);  /* its task is in hand, or will never be needed */
-void cjob_orphan(struct cjob *j); /* its run is gone */
-struct cjob *cjob_make(struct conductor *c, struct attempt *attempt);
-void cjob_stop(struct cjob *j);
-void cjob_drop(struct cjob *j); /* without an answer */
-void cpoller_free_all(struct conductor *c);
+void conductor_job_go_all(struct conductor *c);
+void conductor_job_ready(
+    struct conductor_job *j); /* its task is in hand, or will never be needed */
+void conductor_job_orphan(struct conductor_job *j); /* its run is gone */
+struct conductor_job *conductor_job_make(struct conductor *c, struct attempt *attempt);
+void conductor_job_stop(struct conductor_job *j);
+void conductor_job_drop(struct conductor_job *j); /* without an answer */
+void conductor_poller_free_all(struct conductor *c);
 void conductor_free(struct conductor *c); /* once the last handle and attempt is gone */
 
 /* sweep.c: workflows whose run is over. */

@@ -86,12 +86,12 @@ int64_t conductor_shelf_s(const struct conductor *c) {
 
 /* ---- steps ---- */
 
-struct cstep *cstep_get(struct crun *r, str step_id) {
+struct conductor_step *conductor_step_get(struct conductor_run *r, str step_id) {
     return map_get(&r->steps, step_id);
 }
 
-struct cstep *cstep_make(struct crun *r, str step_id) {
-    struct cstep *s = cstep_get(r, step_id);
+struct conductor_step *conductor_step_make(struct conductor_run *r, str step_id) {
+    struct conductor_step *s = conductor_step_get(r, step_id);
     if (s) return s;
     s = mem_alloc(sizeof *s + step_id.len + 1);
     if (!s) return NULL;
@@ -104,7 +104,7 @@ struct cstep *cstep_make(struct crun *r, str step_id) {
     return NULL;
 }
 
-void cstep_hand(struct cstep *s, enum hand hand) {
+void conductor_step_hand(struct conductor_step *s, enum hand hand) {
     struct conductor *c = s->run->c;
     if (s->hand == HAND_HELD) TAILQ_REMOVE(&c->held, s, held);
     if (s->hand == HAND_SHELVED) c->shelved--;
@@ -116,24 +116,24 @@ void cstep_hand(struct cstep *s, enum hand hand) {
     TAILQ_INSERT_TAIL(&c->held, s, held);
 }
 
-static void output_drop(struct cstep *s) {
+static void output_drop(struct conductor_step *s) {
     mem_free(s->output);
     s->output = NULL;
     s->output_len = 0;
 }
 
-void cstep_free(struct cstep *s) {
+void conductor_step_free(struct conductor_step *s) {
     struct conductor *c = s->run->c;
-    cstep_hand(s, HAND_NONE);
+    conductor_step_hand(s, HAND_NONE);
     if (s->call) rest_cancel(s->call);
     if (s->dirty) TAILQ_REMOVE(&c->dirty_steps, s, dirt);
-    if (s->job) cjob_orphan(s->job);
+    if (s->job) conductor_job_orphan(s->job);
     output_drop(s);
     (void)map_del(&s->run->steps, s->id);
     mem_free(s);
 }
 
-void cstep_settle(struct cstep *s, enum provider_step_state state, str output) {
+void conductor_step_settle(struct conductor_step *s, enum provider_step_state state, str output) {
     s->settled = state;
     output_drop(s);
     if (state == PROVIDER_STEP_DONE && output.len > 0 && output.len <= OUTPUT_BYTES_MAX) {
@@ -141,39 +141,39 @@ void cstep_settle(struct cstep *s, enum provider_step_state state, str output) {
         if (s->output) memcpy(s->output, output.ptr, output.len);
         if (s->output) s->output_len = output.len;
     }
-    cstep_wake(s);
+    conductor_step_wake(s);
 }
 
 /* ---- what goes out for a step ---- */
 
 static void on_answer(void *context, const struct rest_answer *answer) {
-    struct cstep *s = context;
-    struct crun *r = s->run;
+    struct conductor_step *s = context;
+    struct conductor_run *r = s->run;
     s->call = NULL;
     bool lost = answer->st == ST_NOT_FOUND || answer->st == ST_INVALID;
     switch (s->sent) {
     case SENT_BEAT:
-        if (lost) cstep_hand(s, HAND_NONE);
+        if (lost) conductor_step_hand(s, HAND_NONE);
         break;
     case SENT_BACK:
-        cstep_hand(s, answer->st == ST_OK ? HAND_SHELVED : HAND_NONE);
+        conductor_step_hand(s, answer->st == ST_OK ? HAND_SHELVED : HAND_NONE);
         break;
     case SENT_FINAL:
-        cstep_hand(s, answer->st == ST_OK || lost ? HAND_ANSWERED : HAND_NONE);
+        conductor_step_hand(s, answer->st == ST_OK || lost ? HAND_ANSWERED : HAND_NONE);
         output_drop(s);
         if (answer->st == ST_OK) conductor_poll_soon(r->c);
         break;
     }
-    cstep_wake(s);
-    if (r->ending) crun_wake(r);
+    conductor_step_wake(s);
+    if (r->ending) conductor_run_wake(r);
 }
 
 /* How often the step was taken from a worker travels with its task. */
-static void handed_json(const struct cstep *s, struct buf *out) {
+static void handed_json(const struct conductor_step *s, struct buf *out) {
     buf_printf(out, "{\"handed\":%lld}", (long long)s->handed);
 }
 
-static bool step_send(struct cstep *s, enum sent sent, const char *state, str output,
+static bool step_send(struct conductor_step *s, enum sent sent, const char *state, str output,
                       int64_t callback_s) {
     struct task_result result = {.workflow = str_c(s->workflow),
                                  .task = str_c(s->task),
@@ -186,25 +186,25 @@ static bool step_send(struct cstep *s, enum sent sent, const char *state, str ou
     return s->call != NULL;
 }
 
-static void send_final(struct cstep *s) {
+static void send_final(struct conductor_step *s) {
     struct buf out;
     buf_init(&out, OUTPUT_BYTES_MAX + 1024);
     conductor_outcome_json(s->settled, str_n(s->output, s->output_len), &out);
     if (!step_send(s, SENT_FINAL, "COMPLETED", out.full ? STR_NONE : buf_str(&out), 0))
-        cstep_hand(s, HAND_NONE);
+        conductor_step_hand(s, HAND_NONE);
     buf_release(&out);
 }
 
-static void send_back(struct cstep *s, int64_t callback_s) {
+static void send_back(struct conductor_step *s, int64_t callback_s) {
     char text[64];
     struct buf out;
     buf_init_fixed(&out, text, sizeof text);
     handed_json(s, &out);
     if (!step_send(s, SENT_BACK, "IN_PROGRESS", buf_str(&out), callback_s))
-        cstep_hand(s, HAND_NONE);
+        conductor_step_hand(s, HAND_NONE);
 }
 
-void cstep_next(struct cstep *s) {
+void conductor_step_next(struct conductor_step *s) {
     struct conductor *c = s->run->c;
     if (s->call || (s->hand != HAND_HELD && s->hand != HAND_SHELVED)) return;
     if (s->settled != PROVIDER_STEP_WAITS && !s->withheld)
@@ -215,8 +215,8 @@ void cstep_next(struct cstep *s) {
         send_back(s, conductor_shelf_s(c));
 }
 
-void cstep_beat_all(struct conductor *c) {
-    struct cstep *s;
+void conductor_step_beat_all(struct conductor *c) {
+    struct conductor_step *s;
     while ((s = TAILQ_FIRST(&c->held)) != NULL && s->beat_ms <= conductor_now(c)) {
         TAILQ_REMOVE(&c->held, s, held);
         s->beat_ms = conductor_now(c) + BEAT_MS;

@@ -17,7 +17,7 @@ static void look_at(struct conductor *c, yyjson_val *found_there, struct arena *
     str workflow = text_of(found_there, "workflowId");
     str name = text_of(found_there, "workflowType");
     if (!str_starts(name, STR(DEF_NAME_PREFIX)) || run_id.len == 0 || workflow.len == 0 ||
-        workflow.len > ID_MAX || crun_get(c, run_id))
+        workflow.len > ID_MAX || conductor_run_get(c, run_id))
         return;
     struct provider_found found = {0};
     struct error err = {0};
@@ -26,10 +26,10 @@ static void look_at(struct conductor *c, yyjson_val *found_there, struct arena *
         return;
     LOG(LOG_INFO, "ending the workflow of a run that is over", LOG_S("run", run_id),
         LOG_S("workflow", workflow));
-    struct crun *r = crun_make(c, run_id);
+    struct conductor_run *r = conductor_run_make(c, run_id);
     if (!r) return;
     conductor_copy(r->workflow, sizeof r->workflow, workflow);
-    crun_end(r, found.status, found.code, found.message);
+    conductor_run_end(r, found.status, found.code, found.message);
 }
 
 static void on_page(void *context, const struct rest_answer *answer) {

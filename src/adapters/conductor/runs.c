@@ -1,4 +1,4 @@
-/* adapters/conductor/run.c: a run and its workflow: found or started, paused, looked at, ended.
+/* adapters/conductor/runs.c: a run and its workflow: found or started, paused, looked at, ended.
  *
  * Conductor does not refuse a second start, so one is never sent without a look for the first: a
  * workflow with the run's id as its correlationId. After a start without an answer we look again.
@@ -22,12 +22,12 @@ enum {
 
 /* ---- memory ---- */
 
-struct crun *crun_get(struct conductor *c, str run_id) {
+struct conductor_run *conductor_run_get(struct conductor *c, str run_id) {
     return map_get(&c->by_id, run_id);
 }
 
-struct crun *crun_make(struct conductor *c, str run_id) {
-    struct crun *r = mem_alloc(sizeof *r + run_id.len + 1);
+struct conductor_run *conductor_run_make(struct conductor *c, str run_id) {
+    struct conductor_run *r = mem_alloc(sizeof *r + run_id.len + 1);
     if (!r) return NULL;
     char *id = (char *)(r + 1);
     memcpy(id, run_id.ptr, run_id.len);
@@ -44,23 +44,23 @@ struct crun *crun_make(struct conductor *c, str run_id) {
     return r;
 }
 
-static void body_drop(struct crun *r) {
+static void body_drop(struct conductor_run *r) {
     mem_free(r->start_body);
     r->start_body = NULL;
     r->start_len = 0;
 }
 
-void crun_free(struct crun *r) {
+void conductor_run_free(struct conductor_run *r) {
     struct conductor *c = r->c;
     struct map_slot *slot;
     size_t i = 0;
     while (map_next(&r->steps, &i, &slot)) {
-        cstep_free(slot->value);
+        conductor_step_free(slot->value);
         i = 0; /* what is behind a removed entry moves */
     }
     map_release(&r->steps);
     if (r->call) rest_cancel(r->call);
-    if (r->poller) cpoller_leave(r->poller);
+    if (r->poller) conductor_poller_leave(r->poller);
     if (r->dirty) TAILQ_REMOVE(&c->dirty_runs, r, dirt);
     TAILQ_REMOVE(&c->runs, r, link);
     (void)map_del(&c->by_id, r->run_id);
@@ -70,8 +70,8 @@ void crun_free(struct crun *r) {
 
 /* ---- requests ---- */
 
-static void run_send(struct crun *r, const char *method, str path, str body, int64_t timeout_ms,
-                     rest_done done) {
+static void run_send(struct conductor_run *r, const char *method, str path, str body,
+                     int64_t timeout_ms, rest_done done) {
     struct rest_request request = {
         .method = method, .path = path, .body = body, .timeout_ms = timeout_ms};
     r->asked_paused = r->paused;
@@ -80,8 +80,8 @@ static void run_send(struct crun *r, const char *method, str path, str body, int
 }
 
 /* A request about the run's workflow: `before` and `after` its id. */
-static void workflow_send(struct crun *r, const char *method, const char *before, const char *after,
-                          str reason, rest_done done) {
+static void workflow_send(struct conductor_run *r, const char *method, const char *before,
+                          const char *after, str reason, rest_done done) {
     char text[64 + 3 * (ID_MAX + REASON_MAX)];
     struct buf path;
     buf_init_fixed(&path, text, sizeof text);
@@ -94,10 +94,10 @@ static void workflow_send(struct crun *r, const char *method, const char *before
 }
 
 /* Every answer passes here. false: it is to be tried again in a while. */
-static bool settled(struct crun *r, const struct rest_answer *answer) {
+static bool settled(struct conductor_run *r, const struct rest_answer *answer) {
     struct conductor *c = r->c;
     r->call = NULL;
-    crun_wake(r);
+    conductor_run_wake(r);
     if (answer->st != ST_RETRY) {
         r->delay_ms = 0;
         r->wait_ms = 0;
@@ -128,7 +128,7 @@ void conductor_terminate(struct conductor *c, str workflow, str reason) {
     if (!path.full) (void)rest_start(c->rest, &request, ignore, c);
 }
 
-bool crun_is_closed(str cluster_status) {
+bool conductor_run_is_closed(str cluster_status) {
     return !str_eq(cluster_status, STR("RUNNING")) && !str_eq(cluster_status, STR("PAUSED"));
 }
 
@@ -144,25 +144,25 @@ static int64_t number_of(yyjson_val *val, const char *name) {
 
 /* ---- a workflow for the run ---- */
 
-void crun_link(struct crun *r, str workflow, str domain) {
+void conductor_run_link(struct conductor_run *r, str workflow, str domain) {
     struct conductor *c = r->c;
     conductor_copy(r->workflow, sizeof r->workflow, workflow);
     if (domain.len == 0) domain = str_c(c->domain);
-    if (!r->poller) r->poller = cpoller_use(c, domain);
+    if (!r->poller) r->poller = conductor_poller_use(c, domain);
     body_drop(r);
     r->tell_link = true;
     r->look_ms = conductor_now(c) + CONDUCTOR_RECONCILE_MS;
     struct map_slot *slot;
     for (size_t i = 0; map_next(&r->steps, &i, &slot);) {
-        struct cstep *s = slot->value;
+        struct conductor_step *s = slot->value;
         if (s->hand == HAND_NONE || strcmp(s->workflow, r->workflow) == 0) continue;
-        cstep_hand(s, HAND_NONE);
+        conductor_step_hand(s, HAND_NONE);
         conductor_terminate(c, str_c(s->workflow), STR("duplicate"));
     }
     conductor_poll_soon(c);
 }
 
-static void tell_link(struct crun *r) {
+static void tell_link(struct conductor_run *r) {
     struct conductor *c = r->c;
     r->tell_link = false;
     str workflow = str_c(r->workflow);
@@ -175,15 +175,15 @@ static void tell_link(struct crun *r) {
 /* The oldest that is open; else the newest that was. */
 static bool is_better(yyjson_val *one, yyjson_val *best) {
     if (!best) return true;
-    bool open = !crun_is_closed(text_of(one, "status"));
-    bool best_open = !crun_is_closed(text_of(best, "status"));
+    bool open = !conductor_run_is_closed(text_of(one, "status"));
+    bool best_open = !conductor_run_is_closed(text_of(best, "status"));
     if (open != best_open) return open;
     bool older = number_of(one, "createTime") < number_of(best, "createTime");
     return open ? older : !older;
 }
 
 static void on_looked_up(void *context, const struct rest_answer *answer) {
-    struct crun *r = context;
+    struct conductor_run *r = context;
     if (!settled(r, answer)) return;
     if (answer->st != ST_OK && answer->st != ST_NOT_FOUND) {
         r->wait_ms = conductor_now(r->c) + RUN_DELAY_MS_MAX;
@@ -207,19 +207,19 @@ static void on_looked_up(void *context, const struct rest_answer *answer) {
     if (!best || text_of(best, "workflowId").len > ID_MAX) return;
     yyjson_obj_foreach(answer->json, i, n, key, list) {
         yyjson_arr_foreach(list, j, m, one) {
-            if (one != best && !crun_is_closed(text_of(one, "status")) &&
+            if (one != best && !conductor_run_is_closed(text_of(one, "status")) &&
                 str_eq(text_of(one, "correlationId"), r->run_id))
                 conductor_terminate(r->c, text_of(one, "workflowId"), STR("duplicate"));
         }
     }
-    crun_link(r, text_of(best, "workflowId"),
-              text_of(json_member(best, "taskToDomain"), DEF_TASK_TYPE));
+    conductor_run_link(r, text_of(best, "workflowId"),
+                       text_of(json_member(best, "taskToDomain"), DEF_TASK_TYPE));
     r->full = r->reset_due = r->push_pause = true;
     r->look_ms = 0;
 }
 
 /* The run's id goes in the body: servers refuse some characters in a path, escaped or not. */
-static void look_up(struct crun *r) {
+static void look_up(struct conductor_run *r) {
     char text[256];
     struct buf path;
     buf_init_fixed(&path, text, sizeof text);
@@ -238,7 +238,7 @@ static void look_up(struct crun *r) {
 }
 
 static void on_started(void *context, const struct rest_answer *answer) {
-    struct crun *r = context;
+    struct conductor_run *r = context;
     struct conductor *c = r->c;
     if (!settled(r, answer)) {
         r->looked_up = false; /* it may have been started all the same */
@@ -246,7 +246,7 @@ static void on_started(void *context, const struct rest_answer *answer) {
     }
     str workflow = str_trim(answer->text);
     if (answer->st == ST_OK && workflow.len > 0 && workflow.len <= ID_MAX) {
-        crun_link(r, workflow, str_c(c->domain));
+        conductor_run_link(r, workflow, str_c(c->domain));
         r->cluster = CLUSTER_RUNS;
         r->push_pause |= r->paused;
         return;
@@ -259,7 +259,7 @@ static void on_started(void *context, const struct rest_answer *answer) {
         conductor_copy(r->refused, sizeof r->refused, str_c(answer->err->msg));
 }
 
-static void tell_refused(struct crun *r) {
+static void tell_refused(struct conductor_run *r) {
     struct conductor *c = r->c;
     r->over = true;
     c->ports.ended(c->ports.context, r->run_id, STR("PROVIDER_REFUSED"), str_c(r->refused));
@@ -267,7 +267,7 @@ static void tell_refused(struct crun *r) {
 
 /* ---- looks ---- */
 
-static void tell_signal(struct crun *r, enum signal_kind kind, int64_t time_ms) {
+static void tell_signal(struct conductor_run *r, enum signal_kind kind, int64_t time_ms) {
     struct conductor *c = r->c;
     bool pause = kind == SIGNAL_PAUSE;
     char text[ID_MAX + 64];
@@ -283,16 +283,16 @@ static void tell_signal(struct crun *r, enum signal_kind kind, int64_t time_ms) 
     c->ports.signalled(c->ports.context, r->run_id, &signal, STR("conductor"));
 }
 
-static void tell_ended(struct crun *r, str code, str message) {
+static void tell_ended(struct conductor_run *r, str code, str message) {
     struct conductor *c = r->c;
     r->over = true;
     c->ports.ended(c->ports.context, r->run_id, code,
                    message.len > 0 ? message : STR("the workflow was ended at Conductor"));
 }
 
-static bool run_waits_for_task(const struct crun *r, int64_t for_ms) {
+static bool run_waits_for_task(const struct conductor_run *r, int64_t for_ms) {
     struct conductor *c = r->c;
-    struct cjob *j;
+    struct conductor_job *j;
     for (j = TAILQ_FIRST(&c->jobs); j; j = TAILQ_NEXT(j, link)) {
         if (j->state == JOB_NO_TASK && j->step && j->step->run == r &&
             conductor_now(c) - j->since_ms >= for_ms)
@@ -302,7 +302,7 @@ static bool run_waits_for_task(const struct crun *r, int64_t for_ms) {
 }
 
 /* Over, and not by us. One that is complete is well if nothing is wanted of it any more. */
-static void saw_closed(struct crun *r, str cluster_status, str reason) {
+static void saw_closed(struct conductor_run *r, str cluster_status, str reason) {
     if (str_eq(cluster_status, STR("COMPLETED"))) {
         r->cluster = CLUSTER_RUNS;
         r->push_pause = r->poke = r->reset_due = false;
@@ -318,7 +318,7 @@ static void saw_closed(struct crun *r, str cluster_status, str reason) {
     }
 }
 
-static void saw_open(struct crun *r, bool paused, int64_t time_ms) {
+static void saw_open(struct conductor_run *r, bool paused, int64_t time_ms) {
     enum cluster before = r->cluster;
     r->cluster = paused ? CLUSTER_PAUSED : CLUSTER_RUNS;
     if (r->push_pause) {
@@ -332,7 +332,7 @@ static void saw_open(struct crun *r, bool paused, int64_t time_ms) {
 }
 
 /* Why a step that is to start has no task. */
-static void inspect_job(struct crun *r, struct cjob *j, yyjson_val *tasks) {
+static void inspect_job(struct conductor_run *r, struct conductor_job *j, yyjson_val *tasks) {
     yyjson_val *task = NULL;
     size_t i;
     size_t n;
@@ -358,12 +358,12 @@ static void inspect_job(struct crun *r, struct cjob *j, yyjson_val *tasks) {
         return;
     }
     /* Conductor is done with the step, the engine is not, and the engine decides. */
-    cstep_hand(j->step, HAND_ANSWERED);
-    cjob_ready(j);
+    conductor_step_hand(j->step, HAND_ANSWERED);
+    conductor_job_ready(j);
 }
 
-static void inspect(struct crun *r, yyjson_val *workflow) {
-    struct cjob *j;
+static void inspect(struct conductor_run *r, yyjson_val *workflow) {
+    struct conductor_job *j;
     r->inspect = false;
     for (j = TAILQ_FIRST(&r->c->jobs); j; j = TAILQ_NEXT(j, link)) {
         if (j->state == JOB_NO_TASK && j->step && j->step->run == r &&
@@ -372,7 +372,7 @@ static void inspect(struct crun *r, yyjson_val *workflow) {
     }
 }
 
-static void end_saw(struct crun *r, str cluster_status);
+static void end_saw(struct conductor_run *r, str cluster_status);
 
 /* The definition of a large plan comes along each time: such a one is looked at less often. */
 static int64_t look_interval_ms(size_t bytes) {
@@ -381,7 +381,7 @@ static int64_t look_interval_ms(size_t bytes) {
 }
 
 static void on_full_look(void *context, const struct rest_answer *answer) {
-    struct crun *r = context;
+    struct conductor_run *r = context;
     struct conductor *c = r->c;
     if (!settled(r, answer)) return;
     r->look_ms = conductor_now(c) + look_interval_ms(answer->text.len);
@@ -401,14 +401,14 @@ static void on_full_look(void *context, const struct rest_answer *answer) {
     r->full = r->short_failed = false;
     str domain = text_of(json_member(answer->json, "taskToDomain"), DEF_TASK_TYPE);
     if (domain.len > 0 && r->poller && !str_eq(str_c(r->poller->domain), domain)) {
-        struct cpoller *p = cpoller_use(c, domain);
-        if (p) cpoller_leave(r->poller);
+        struct conductor_poller *p = conductor_poller_use(c, domain);
+        if (p) conductor_poller_leave(r->poller);
         if (p) r->poller = p;
         r->tell_link = true;
     }
     if (r->ending)
         end_saw(r, cluster_status);
-    else if (crun_is_closed(cluster_status))
+    else if (conductor_run_is_closed(cluster_status))
         saw_closed(r, cluster_status, text_of(answer->json, "reasonForIncompletion"));
     else {
         if (r->inspect) inspect(r, answer->json);
@@ -418,7 +418,7 @@ static void on_full_look(void *context, const struct rest_answer *answer) {
 
 /* The short answer of newer servers. Whatever it says that is news is read in full. */
 static void on_short_look(void *context, const struct rest_answer *answer) {
-    struct crun *r = context;
+    struct conductor_run *r = context;
     if (!settled(r, answer)) return;
     str cluster_status = text_of(answer->json, "status");
     r->full = answer->st != ST_OK || cluster_status.len == 0;
@@ -437,7 +437,7 @@ static void on_short_look(void *context, const struct rest_answer *answer) {
     if (r->full) r->look_ms = 0;
 }
 
-static void look(struct crun *r) {
+static void look(struct conductor_run *r) {
     bool tasks = r->inspect;
     if (r->full || tasks || r->c->status_path == STATUS_ABSENT)
         workflow_send(r, "GET", "/workflow/", tasks ? "?includeTasks=true" : "?includeTasks=false",
@@ -448,14 +448,14 @@ static void look(struct crun *r) {
 }
 
 static void on_reset(void *context, const struct rest_answer *answer) {
-    struct crun *r = context;
+    struct conductor_run *r = context;
     if (!settled(r, answer)) return;
     r->reset_due = false;
     conductor_poll_soon(r->c);
 }
 
 static void on_poked(void *context, const struct rest_answer *answer) {
-    struct crun *r = context;
+    struct conductor_run *r = context;
     (void)settled(r, answer);
     r->poke = false;
     if (answer->st == ST_OK) conductor_poll_soon(r->c);
@@ -464,7 +464,7 @@ static void on_poked(void *context, const struct rest_answer *answer) {
 /* ---- pauses ---- */
 
 static void on_pushed(void *context, const struct rest_answer *answer) {
-    struct crun *r = context;
+    struct conductor_run *r = context;
     if (!settled(r, answer)) return;
     if (answer->st == ST_OK) {
         r->cluster = r->asked_paused ? CLUSTER_PAUSED : CLUSTER_RUNS;
@@ -479,13 +479,13 @@ static void on_pushed(void *context, const struct rest_answer *answer) {
     r->wait_ms = conductor_now(r->c) + RUN_DELAY_MS;
 }
 
-static void push_pause(struct crun *r) {
+static void push_pause(struct conductor_run *r) {
     workflow_send(r, "PUT", "/workflow/", r->paused ? "/pause" : "/resume", STR_NONE, on_pushed);
 }
 
 /* ---- the end ---- */
 
-void crun_end(struct crun *r, enum run_status value, str code, str message) {
+void conductor_run_end(struct conductor_run *r, enum run_status value, str code, str message) {
     ASSERT(run_is_final(value));
     if (r->ending) return;
     r->ending = true;
@@ -501,32 +501,32 @@ void crun_end(struct crun *r, enum run_status value, str code, str message) {
     else
         buf_put_c(&b, value == RUN_CANCELLED ? "the run was cancelled" : "the run failed");
     r->reason[b.len] = '\0';
-    crun_wake(r);
+    conductor_run_wake(r);
 }
 
 static void on_terminated(void *context, const struct rest_answer *answer) {
-    struct crun *r = context;
+    struct conductor_run *r = context;
     if (!settled(r, answer)) return;
     r->over = true;
 }
 
-static void terminate(struct crun *r) {
+static void terminate(struct conductor_run *r) {
     workflow_send(r, "DELETE", "/workflow/", "?reason=", str_c(r->reason), on_terminated);
 }
 
 static void on_failed(void *context, const struct rest_answer *answer) {
-    struct crun *r = context;
+    struct conductor_run *r = context;
     if (!settled(r, answer)) return;
     r->full = true;
     r->look_ms = 0;
 }
 
 /* The task that shows the failure: that of the step which failed, else any that we hold. */
-static struct cstep *failing_step(struct crun *r) {
-    struct cstep *best = NULL;
+static struct conductor_step *failing_step(struct conductor_run *r) {
+    struct conductor_step *best = NULL;
     struct map_slot *slot;
     for (size_t i = 0; map_next(&r->steps, &i, &slot);) {
-        struct cstep *s = slot->value;
+        struct conductor_step *s = slot->value;
         if (s->hand != HAND_HELD && s->hand != HAND_SHELVED) continue;
         if (s->settled == PROVIDER_STEP_DONE || s->settled == PROVIDER_STEP_SKIPPED) continue;
         if (!best || s->withheld) best = s;
@@ -534,7 +534,7 @@ static struct cstep *failing_step(struct crun *r) {
     return best;
 }
 
-static void end_failed(struct crun *r) {
+static void end_failed(struct conductor_run *r) {
     if (r->stage == END_TERMINATE) {
         terminate(r);
         return;
@@ -543,7 +543,7 @@ static void end_failed(struct crun *r) {
         look(r);
         return;
     }
-    struct cstep *s = failing_step(r);
+    struct conductor_step *s = failing_step(r);
     if (!s) {
         r->stage = END_TERMINATE;
         terminate(r);
@@ -563,23 +563,23 @@ static void end_failed(struct crun *r) {
     buf_release(&body);
 }
 
-static bool steps_busy(struct crun *r) {
+static bool steps_busy(struct conductor_run *r) {
     bool busy = false;
     struct map_slot *slot;
     for (size_t i = 0; map_next(&r->steps, &i, &slot);) {
-        struct cstep *s = slot->value;
+        struct conductor_step *s = slot->value;
         if (s->hand != HAND_HELD && s->hand != HAND_SHELVED) continue;
         busy = true;
         s->withheld = false;
         if (s->settled == PROVIDER_STEP_WAITS) s->settled = PROVIDER_STEP_SKIPPED;
-        cstep_wake(s);
+        conductor_step_wake(s);
     }
     return busy;
 }
 
 /* All steps are settled, so are all tasks, sooner or later: those that come yet are answered by
  * arrived(). */
-static void end_completed(struct crun *r) {
+static void end_completed(struct conductor_run *r) {
     struct conductor *c = r->c;
     if (steps_busy(r)) return;
     if (conductor_now(c) < r->look_ms) return;
@@ -591,9 +591,9 @@ static void end_completed(struct crun *r) {
         look(r);
 }
 
-static void end_saw(struct crun *r, str cluster_status) {
+static void end_saw(struct conductor_run *r, str cluster_status) {
     struct conductor *c = r->c;
-    if (crun_is_closed(cluster_status)) {
+    if (conductor_run_is_closed(cluster_status)) {
         r->over = true;
         return;
     }
@@ -614,12 +614,12 @@ static void end_saw(struct crun *r, str cluster_status) {
     }
 }
 
-static void end_next(struct crun *r) {
+static void end_next(struct conductor_run *r) {
     if (r->over) {
-        crun_free(r);
+        conductor_run_free(r);
     } else if (!r->workflow[0]) {
         if (r->looked_up || r->name[0] == '\0')
-            crun_free(r);
+            conductor_run_free(r);
         else
             look_up(r);
     } else if (r->end == RUN_COMPLETED) {
@@ -633,22 +633,22 @@ static void end_next(struct crun *r) {
 
 /* ---- what next ---- */
 
-void crun_withhold_no_more(struct crun *r) {
+void conductor_run_withhold_no_more(struct conductor_run *r) {
     if (r->withheld_ms == 0) return;
     r->withheld_ms = 0;
     struct map_slot *slot;
     for (size_t i = 0; map_next(&r->steps, &i, &slot);) {
-        struct cstep *s = slot->value;
-        if (s->withheld) cstep_wake(s);
+        struct conductor_step *s = slot->value;
+        if (s->withheld) conductor_step_wake(s);
         s->withheld = false;
     }
 }
 
-void crun_release(struct crun *r) {
+void conductor_run_release(struct conductor_run *r) {
     struct conductor *c = r->c;
     struct map_slot *slot;
     for (size_t i = 0; map_next(&r->steps, &i, &slot);) {
-        struct cstep *s = slot->value;
+        struct conductor_step *s = slot->value;
         if (s->hand != HAND_HELD || s->call) continue; /* with a call, its lease runs out */
         s->handed += s->job && s->job->state == JOB_RUNNING;
         char text[64];
@@ -662,11 +662,11 @@ void crun_release(struct crun *r) {
                                      .output = buf_str(&out)};
         conductor_answer(c, &result);
     }
-    crun_free(r);
+    conductor_run_free(r);
 }
 
 /* Another node may have taken the run over, and the engine has no word for that. */
-static bool is_ours(struct crun *r) {
+static bool is_ours(struct conductor_run *r) {
     struct conductor *c = r->c;
     if (conductor_now(c) < r->ours_ms) return true;
     r->ours_ms = conductor_now(c) + OURS_MS;
@@ -677,12 +677,12 @@ static bool is_ours(struct crun *r) {
     status st = c->ports.find(c->ports.context, r->run_id, STR_NONE, &scratch, &found, &err);
     bool final = st == ST_OK && run_is_final(found.status);
     bool ours = st == ST_RETRY || final || (st == ST_OK && found.ours);
-    if (final) crun_end(r, found.status, found.code, found.message);
+    if (final) conductor_run_end(r, found.status, found.code, found.message);
     arena_release(&scratch);
     return ours;
 }
 
-static void linked_next(struct crun *r) {
+static void linked_next(struct conductor_run *r) {
     struct conductor *c = r->c;
     int64_t now = conductor_now(c);
     if (r->over) return; /* the engine was told, and will end the run */
@@ -704,17 +704,17 @@ static void linked_next(struct crun *r) {
         workflow_send(r, "PUT", "/workflow/decide/", "", STR_NONE, on_poked);
 }
 
-void crun_next(struct crun *r) {
+void conductor_run_next(struct conductor_run *r) {
     struct conductor *c = r->c;
     if (r->call || c->closing || !c->ready || conductor_now(c) < r->wait_ms) return;
     if (!r->ending && !is_ours(r)) {
-        crun_release(r);
+        conductor_run_release(r);
         return;
     }
     if (r->ending) {
         end_next(r);
     } else if (!r->known) {
-        if (conductor_now(c) - r->since_ms > STUB_MS) crun_release(r);
+        if (conductor_now(c) - r->since_ms > STUB_MS) conductor_run_release(r);
     } else if (r->over) {
         return;
     } else if (r->refused[0]) {

@@ -1,4 +1,4 @@
-/* adapters/conductor/worker.c: polls for tasks, and the attempts that are executed here.
+/* adapters/conductor/polls.c: polls for tasks, and the attempts that are executed here.
  *
  * The server's long poll waits until it has as many tasks as were asked for, or its time is over,
  * and holds a connection to its database meanwhile. So we ask without waiting: soon after whatever
@@ -14,7 +14,7 @@
 
 /* ---- attempts ---- */
 
-void cjob_drop(struct cjob *j) {
+void conductor_job_drop(struct conductor_job *j) {
     struct conductor *c = j->c;
     TAILQ_REMOVE(&c->jobs, j, link);
     if (j->state == JOB_NO_TASK) c->expected--;
@@ -22,19 +22,19 @@ void cjob_drop(struct cjob *j) {
     mem_free(j);
 }
 
-static void job_state(struct cjob *j, enum job_phase state) {
+static void job_state(struct conductor_job *j, enum job_phase state) {
     if (j->state == JOB_NO_TASK) j->c->expected--;
     j->state = state;
     if (state == JOB_NO_TASK) j->c->expected++;
 }
 
 static void own_done(struct attempt *own, const struct outcome *outcome) {
-    struct cjob *j = own->context;
+    struct conductor_job *j = own->context;
     struct conductor *c = j->c;
     struct attempt *asked = j->asked;
     bool answers = !c->closing;
     c->running--;
-    cjob_drop(j);
+    conductor_job_drop(j);
     if (answers) asked->done(asked, outcome);
     if (c->finished)
         conductor_free(c);
@@ -42,10 +42,11 @@ static void own_done(struct attempt *own, const struct outcome *outcome) {
         conductor_wake(c);
 }
 
-struct cjob *cjob_make(struct conductor *c, struct attempt *attempt) {
-    struct cjob *j = mem_alloc(sizeof *j);
+struct conductor_job *conductor_job_make(struct conductor *c, struct attempt *attempt) {
+    struct conductor_job *j = mem_alloc(sizeof *j);
     if (!j) return NULL;
-    *j = (struct cjob){.c = c, .asked = attempt, .own = *attempt, .since_ms = conductor_now(c)};
+    *j = (struct conductor_job){
+        .c = c, .asked = attempt, .own = *attempt, .since_ms = conductor_now(c)};
     j->own.done = own_done;
     j->own.context = j;
     j->own.executor_data = NULL;
@@ -54,13 +55,13 @@ struct cjob *cjob_make(struct conductor *c, struct attempt *attempt) {
     return j;
 }
 
-void cjob_ready(struct cjob *j) {
+void conductor_job_ready(struct conductor_job *j) {
     if (j->state != JOB_NO_TASK) return;
     job_state(j, JOB_READY);
     conductor_wake(j->c);
 }
 
-void cjob_stop(struct cjob *j) {
+void conductor_job_stop(struct conductor_job *j) {
     if (j->state == JOB_RUNNING) {
         executor_stop(j->c->ports.executor, &j->own);
         return;
@@ -69,7 +70,7 @@ void cjob_stop(struct cjob *j) {
     conductor_wake(j->c);
 }
 
-void cjob_orphan(struct cjob *j) {
+void conductor_job_orphan(struct conductor_job *j) {
     j->step->job = NULL;
     j->step = NULL;
     if (j->state == JOB_RUNNING) return; /* its end is answered all the same */
@@ -77,9 +78,9 @@ void cjob_orphan(struct cjob *j) {
     conductor_wake(j->c);
 }
 
-static void job_begin(struct cjob *j) {
+static void job_begin(struct conductor_job *j) {
     struct conductor *c = j->c;
-    struct cstep *s = j->step;
+    struct conductor_step *s = j->step;
     if (s->times > s->told) {
         s->told = s->times;
         c->ports.recovered(c->ports.context, s->run->run_id, s->id, j->own.number, s->times);
@@ -90,23 +91,23 @@ static void job_begin(struct cjob *j) {
     executor_start(c->ports.executor, &j->own);
 }
 
-static void job_cancelled(struct cjob *j) {
+static void job_cancelled(struct conductor_job *j) {
     struct attempt *asked = j->asked;
-    cjob_drop(j);
+    conductor_job_drop(j);
     attempt_fail(asked, "CANCELLED", STR("the attempt was stopped"));
 }
 
 /* The engine may start and stop others from within an answer: the list is read anew each time. */
-static struct cjob *job_due(const struct conductor *c) {
-    struct cjob *j;
+static struct conductor_job *job_due(const struct conductor *c) {
+    struct conductor_job *j;
     for (j = TAILQ_FIRST(&c->jobs); j; j = TAILQ_NEXT(j, link)) {
         if (j->state == JOB_STOPPED || (j->state == JOB_READY && c->running < c->slots)) return j;
     }
     return NULL;
 }
 
-void cjob_go_all(struct conductor *c) {
-    struct cjob *j;
+void conductor_job_go_all(struct conductor *c) {
+    struct conductor_job *j;
     while (!c->closing && (j = job_due(c)) != NULL) {
         if (j->state == JOB_STOPPED)
             job_cancelled(j);
@@ -117,14 +118,14 @@ void cjob_go_all(struct conductor *c) {
 
 /* ---- a task that was polled ---- */
 
-struct task { /* views into the answer */
+struct polled_task { /* views into the answer */
     str id, workflow;
     str run_id, step_id; /* STR_NONE: not one of ours */
     int64_t handed, times;
 };
 
-static bool task_read(yyjson_val *val, struct arena *scratch, struct task *out) {
-    *out = (struct task){0};
+static bool task_read(yyjson_val *val, struct arena *scratch, struct polled_task *out) {
+    *out = (struct polled_task){0};
     if (!json_str(json_member(val, "taskId"), &out->id) ||
         !json_str(json_member(val, "workflowInstanceId"), &out->workflow) || out->id.len > ID_MAX ||
         out->workflow.len > ID_MAX)
@@ -145,7 +146,7 @@ static bool task_read(yyjson_val *val, struct arena *scratch, struct task *out) 
     return true;
 }
 
-static void give_back(struct conductor *c, const struct task *t, int64_t seconds) {
+static void give_back(struct conductor *c, const struct polled_task *t, int64_t seconds) {
     char text[64];
     struct buf out;
     buf_init_fixed(&out, text, sizeof text);
@@ -159,7 +160,7 @@ static void give_back(struct conductor *c, const struct task *t, int64_t seconds
     conductor_answer(c, &result);
 }
 
-static void refuse(struct conductor *c, const struct task *t, str reason) {
+static void refuse(struct conductor *c, const struct polled_task *t, str reason) {
     struct task_result result = {.workflow = t->workflow,
                                  .task = t->id,
                                  .worker = str_c(c->node),
@@ -169,7 +170,7 @@ static void refuse(struct conductor *c, const struct task *t, str reason) {
 }
 
 /* The run is over, and its workflow shall end the same way. */
-static void answer_final(struct conductor *c, const struct task *t,
+static void answer_final(struct conductor *c, const struct polled_task *t,
                          const struct provider_found *found) {
     char reason[REASON_MAX + 1];
     struct buf b;
@@ -198,15 +199,16 @@ static void answer_final(struct conductor *c, const struct task *t,
 
 static int idle_held(const struct conductor *c) {
     int n = 0;
-    struct cstep *s;
+    struct conductor_step *s;
     for (s = TAILQ_FIRST(&c->held); s; s = TAILQ_NEXT(s, held))
         n += s->job == NULL;
     return n;
 }
 
-static void task_attach(struct crun *r, const struct task *t, const struct provider_found *found) {
+static void task_attach(struct conductor_run *r, const struct polled_task *t,
+                        const struct provider_found *found) {
     struct conductor *c = r->c;
-    struct cstep *s = cstep_make(r, t->step_id);
+    struct conductor_step *s = conductor_step_make(r, t->step_id);
     if (!s) {
         give_back(c, t, SHELF_S);
         return;
@@ -218,29 +220,29 @@ static void task_attach(struct crun *r, const struct task *t, const struct provi
     /* An attempt that goes on, or that was not begun when the other worker was lost, is no news. */
     if (found->step != PROVIDER_STEP_OPEN || (s->job && s->job->state == JOB_RUNNING))
         s->told = t->times;
-    cstep_hand(s, HAND_HELD);
+    conductor_step_hand(s, HAND_HELD);
     if (found->step != PROVIDER_STEP_WAITS && found->step != PROVIDER_STEP_OPEN)
-        cstep_settle(s, found->step, found->output);
+        conductor_step_settle(s, found->step, found->output);
     else
         s->settled = PROVIDER_STEP_WAITS;
     if (s->job)
-        cjob_ready(s->job);
+        conductor_job_ready(s->job);
     else if (found->step == PROVIDER_STEP_WAITS && idle_held(c) > IDLE_HELD_MAX)
         s->shelve = true;
-    cstep_wake(s);
+    conductor_step_wake(s);
 }
 
 /* A run has one workflow: the one that the ledger knows. */
-static bool is_duplicate(const struct crun *r, const struct task *t,
+static bool is_duplicate(const struct conductor_run *r, const struct polled_task *t,
                          const struct provider_found *found) {
     str known = found->workflow_id;
     if (r && r->workflow[0]) known = str_c(r->workflow);
     return known.len > 0 && !str_eq(known, t->workflow);
 }
 
-static void task_ours(struct conductor *c, const struct task *t,
+static void task_ours(struct conductor *c, const struct polled_task *t,
                       const struct provider_found *found) {
-    struct crun *r = crun_get(c, t->run_id);
+    struct conductor_run *r = conductor_run_get(c, t->run_id);
     if (is_duplicate(r, t, found)) {
         LOG(LOG_WARN, "ending a second workflow of a run", LOG_S("run", t->run_id),
             LOG_S("workflow", t->workflow));
@@ -248,7 +250,7 @@ static void task_ours(struct conductor *c, const struct task *t,
         return;
     }
     bool fresh = r == NULL;
-    if (fresh) r = crun_make(c, t->run_id);
+    if (fresh) r = conductor_run_make(c, t->run_id);
     if (!r) {
         give_back(c, t, SHELF_S);
         return;
@@ -258,7 +260,7 @@ static void task_ours(struct conductor *c, const struct task *t,
 }
 
 static void arrived(struct conductor *c, yyjson_val *val, struct arena *scratch) {
-    struct task t;
+    struct polled_task t;
     if (!task_read(val, scratch, &t)) return; /* its lease runs out */
     if (c->closing) {
         give_back(c, &t, 0);
@@ -281,8 +283,8 @@ static void arrived(struct conductor *c, yyjson_val *val, struct arena *scratch)
     if (run_is_final(found.status)) {
         answer_final(c, &t, &found);
     } else if (!found.ours) {
-        struct crun *r = crun_get(c, t.run_id);
-        if (r) crun_release(r);
+        struct conductor_run *r = conductor_run_get(c, t.run_id);
+        if (r) conductor_run_release(r);
         give_back(c, &t, SHELF_S / 6);
     } else {
         task_ours(c, &t, &found);
@@ -296,7 +298,7 @@ static int64_t poll_delay_max(const struct conductor *c) {
 }
 
 static void on_polled(void *context, const struct rest_answer *answer) {
-    struct cpoller *p = context;
+    struct conductor_poller *p = context;
     struct conductor *c = p->c;
     p->call = NULL;
     size_t count = 0;
@@ -316,7 +318,7 @@ static void on_polled(void *context, const struct rest_answer *answer) {
     conductor_wake(c);
 }
 
-static void poll_send(struct cpoller *p) {
+static void poll_send(struct conductor_poller *p) {
     struct conductor *c = p->c;
     char text[512];
     struct buf path;
@@ -333,13 +335,13 @@ static void poll_send(struct cpoller *p) {
 
 static void on_poll_timer(uv_timer_t *timer) { conductor_poll(timer->data); }
 
-static void poller_free(struct cpoller *p) {
+static void poller_free(struct conductor_poller *p) {
     if (p->call) rest_cancel(p->call);
     TAILQ_REMOVE(&p->c->pollers, p, link);
     mem_free(p);
 }
 
-void cpoller_free_all(struct conductor *c) {
+void conductor_poller_free_all(struct conductor *c) {
     while (!TAILQ_EMPTY(&c->pollers))
         poller_free(TAILQ_FIRST(&c->pollers));
 }
@@ -347,8 +349,8 @@ void cpoller_free_all(struct conductor *c) {
 void conductor_poll(struct conductor *c) {
     if (c->closing || !c->ready) return;
     int64_t first = INT64_MAX;
-    struct cpoller *p;
-    struct cpoller *next;
+    struct conductor_poller *p;
+    struct conductor_poller *next;
     for (p = TAILQ_FIRST(&c->pollers); p; p = next) {
         next = TAILQ_NEXT(p, link);
         if (p->call) continue;
@@ -364,7 +366,7 @@ void conductor_poll(struct conductor *c) {
 }
 
 void conductor_poll_soon(struct conductor *c) {
-    struct cpoller *p;
+    struct conductor_poller *p;
     for (p = TAILQ_FIRST(&c->pollers); p; p = TAILQ_NEXT(p, link)) {
         p->delay_ms = POLL_FAST_MS;
         p->next_ms = conductor_now(c);
@@ -372,8 +374,8 @@ void conductor_poll_soon(struct conductor *c) {
     conductor_wake(c);
 }
 
-struct cpoller *cpoller_use(struct conductor *c, str domain) {
-    struct cpoller *p;
+struct conductor_poller *conductor_poller_use(struct conductor *c, str domain) {
+    struct conductor_poller *p;
     for (p = TAILQ_FIRST(&c->pollers); p; p = TAILQ_NEXT(p, link)) {
         if (str_eq(str_c(p->domain), domain)) break;
     }
@@ -393,7 +395,7 @@ struct cpoller *cpoller_use(struct conductor *c, str domain) {
     return p;
 }
 
-void cpoller_leave(struct cpoller *p) {
+void conductor_poller_leave(struct conductor_poller *p) {
     p->users--;
     conductor_wake(p->c);
 }
