@@ -220,12 +220,9 @@ void wanted_forget(struct wanted *w) {
     ASSERT(w->attempt->executor_data == w);
     w->attempt->executor_data = NULL;
     w->attempt = NULL;
-    if (w->run) {
-        ASSERT(w->run->wanted_count > 0);
-        w->run->wanted_count--;
-    } else {
-        mem_free(w);
-    }
+    if (!w->run) return;
+    ASSERT(w->run->wanted_count > 0);
+    w->run->wanted_count--;
 }
 
 void wanted_detach(struct wanted *w) {

@@ -131,8 +131,8 @@ void wanted_answer(struct wanted *w, const struct outcome *outcome);
 void wanted_cancelled(struct wanted *w, str message);
 /* Gives the attempt up without an answer: it goes on at the cluster. */
 void wanted_forget(struct wanted *w);
-/* Takes it off the list of its run, which is about to go, or has another of the same step. It is
- * freed by wanted_answer() or wanted_forget(). */
+/* Takes an attempt that outlives its run off the list: from now on its memory is the caller's, and
+ * it can be answered at any time. Not while somebody walks along the list. */
 void wanted_detach(struct wanted *w);
 
 /* ---- whose run is it? ---- */

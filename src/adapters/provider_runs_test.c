@@ -289,6 +289,8 @@ TEST(provider_runs_attempts_outlive_their_run) {
     CHECK(a.answers == 1);
     wanted_forget(given_up);
     CHECK(b.answers == 0 && !b.attempt.executor_data);
+    mem_free(executed);
+    mem_free(given_up);
     fake_close(&f);
 }
 

@@ -6,7 +6,16 @@
 #include "adapters/conductor/impl.h"
 #include "base/log.h"
 
-int64_t conductor_now(const struct conductor *c) { return (int64_t)uv_now(c->loop); }
+static void conductor_move(struct conductor *c, enum conductor_state state) {
+    static const uint8_t allowed[] = {
+        [CONDUCTOR_REGISTERS] = 1 << CONDUCTOR_READY | 1 << CONDUCTOR_CLOSING,
+        [CONDUCTOR_READY] = 1 << CONDUCTOR_CLOSING,
+        [CONDUCTOR_CLOSING] = 1 << CONDUCTOR_FINISHED,
+        [CONDUCTOR_FINISHED] = 0,
+    };
+    ASSERT(allowed[c->state] & 1 << state);
+    c->state = state;
+}
 
 void conductor_copy(char *out, size_t size, str text) {
     size_t n = text.len < size ? text.len : size - 1;
@@ -14,36 +23,26 @@ void conductor_copy(char *out, size_t size, str text) {
     out[n] = '\0';
 }
 
+void conductor_ignore(void *context, const struct rest_answer *answer) {
+    struct conductor *c = context;
+    UNUSED(answer);
+    if (conductor_is_closing(c)) conductor_wake(c);
+}
+
 /* ---- the clock ---- */
 
 static void on_soon(uv_timer_t *timer);
 
 void conductor_wake(struct conductor *c) {
-    if (!c->finished && !uv_is_active((uv_handle_t *)&c->soon))
+    if (c->state != CONDUCTOR_FINISHED && !uv_is_active((uv_handle_t *)&c->soon))
         (void)uv_timer_start(&c->soon, on_soon, 0, 0);
-}
-
-void conductor_run_wake(struct conductor_run *r) {
-    if (r->dirty) return;
-    r->dirty = true;
-    TAILQ_INSERT_TAIL(&r->c->dirty_runs, r, dirt);
-    conductor_wake(r->c);
-}
-
-void conductor_step_wake(struct conductor_step *s) {
-    struct conductor *c = s->run->c;
-    if (s->dirty) return;
-    s->dirty = true;
-    TAILQ_INSERT_TAIL(&c->dirty_steps, s, dirt);
-    conductor_wake(c);
 }
 
 static void close_finish(struct conductor *c);
 
 /* Only as many as there are now: what comes meanwhile is for the next turn of the loop. */
-static void work(struct conductor *c) {
+static void steps_go(struct conductor *c) {
     struct conductor_step *s;
-    struct conductor_run *r;
     size_t count = 0;
     for (s = TAILQ_FIRST(&c->dirty_steps); s; s = TAILQ_NEXT(s, dirt))
         count++;
@@ -52,38 +51,28 @@ static void work(struct conductor *c) {
         s->dirty = false;
         conductor_step_next(s);
     }
-    count = 0;
-    for (r = TAILQ_FIRST(&c->dirty_runs); r; r = TAILQ_NEXT(r, dirt))
-        count++;
-    for (; count > 0 && (r = TAILQ_FIRST(&c->dirty_runs)) != NULL; count--) {
-        TAILQ_REMOVE(&c->dirty_runs, r, dirt);
-        r->dirty = false;
-        conductor_run_next(r);
-    }
-    if (!TAILQ_EMPTY(&c->dirty_steps) || !TAILQ_EMPTY(&c->dirty_runs)) conductor_wake(c);
-    conductor_job_go_all(c);
-    conductor_poll(c);
+    if (!TAILQ_EMPTY(&c->dirty_steps)) conductor_wake(c);
 }
 
 static void on_soon(uv_timer_t *timer) {
     struct conductor *c = timer->data;
-    work(c);
-    if (c->closing && !c->finished && rest_pending(c->rest) == 0) close_finish(c);
+    steps_go(c);
+    conductor_jobs_go(c);
+    conductor_poll(c);
+    if (c->state == CONDUCTOR_CLOSING && rest_pending(c->rest) == 0) close_finish(c);
 }
 
 static void on_registered(void *context, const struct rest_answer *answer) {
     struct conductor *c = context;
     c->register_call = NULL;
-    if (answer->st == ST_OK && !c->ready) {
-        c->ready = true;
-        struct conductor_run *r;
-        for (r = TAILQ_FIRST(&c->runs); r; r = TAILQ_NEXT(r, link))
-            conductor_run_wake(r);
+    if (answer->st == ST_OK && c->state == CONDUCTOR_REGISTERS) {
+        conductor_move(c, CONDUCTOR_READY);
+        provider_runs_all_soon(&c->runs);
     } else if (answer->st != ST_OK && answer->st != ST_RETRY) {
         LOG(LOG_ERROR, "Conductor does not take our type of task",
             LOG_S("error", str_c(answer->err->msg)));
     }
-    c->register_ms = conductor_now(c) + (c->ready ? SWEEP_MS : RUN_DELAY_MS_MAX);
+    c->register_ms = conductor_now(c) + (c->state == CONDUCTOR_READY ? SWEEP_MS : RUN_DELAY_MS_MAX);
     conductor_wake(c);
 }
 
@@ -102,21 +91,20 @@ static void register_next(struct conductor *c) {
 
 static void on_tick(uv_timer_t *timer) {
     struct conductor *c = timer->data;
-    if (c->closing) {
-        if (!c->finished && conductor_now(c) >= c->close_ms) close_finish(c);
-        return;
-    }
-    register_next(c);
-    if (!c->ready) return;
-    conductor_step_beat_all(c);
-    conductor_sweep(c);
-    struct conductor_run *r;
-    struct conductor_run *next;
-    for (r = TAILQ_FIRST(&c->runs); r; r = next) {
-        next = TAILQ_NEXT(r, link);
-        if (r->withheld_ms > 0 && conductor_now(c) - r->withheld_ms > WITHHELD_MS)
-            conductor_run_withhold_no_more(r);
-        conductor_run_next(r);
+    switch (c->state) {
+    case CONDUCTOR_REGISTERS:
+        register_next(c);
+        break;
+    case CONDUCTOR_READY:
+        register_next(c);
+        conductor_steps_beat(c);
+        ending_sweep(c);
+        break;
+    case CONDUCTOR_CLOSING:
+        if (conductor_now(c) >= c->close_ms) close_finish(c);
+        break;
+    case CONDUCTOR_FINISHED:
+        break;
     }
 }
 
@@ -153,126 +141,125 @@ static bool body_make(struct conductor_run *r, const struct provider_run *run) {
     return r->start_body || r->refused[0];
 }
 
-/* The engine tells of it for the first time. false: memory is out, and it will tell again. */
-static bool run_learn(struct conductor_run *r, const struct provider_run *run) {
+/* The engine tells of it for the first time. If memory is out, it will tell again. */
+static void run_learn(struct conductor_run *r, const struct provider_run *run) {
     struct buf name;
+    ASSERT(r->state == WORKFLOW_UNTOLD);
+    memset(r->name, 0, sizeof r->name);
     buf_init_fixed(&name, r->name, sizeof r->name - 1);
     def_workflow_name(run->plan_id, &name);
     ASSERT(!name.full);
     r->paused = run->paused;
-    r->push_pause = run->paused;
     if (run->workflow_id.len > 0 && run->workflow_id.len <= ID_MAX) {
-        conductor_run_link(r, run->workflow_id, run->queue);
-        r->full = r->reset_due = r->push_pause = true;
+        workflow_link(r, run->workflow_id, run->queue);
+        workflow_look_at_least(r, LOOK_FULL);
+        r->todo |= TODO_RESET | TODO_PUSH_PAUSE;
         r->look_ms = 0;
-    } else if (!body_make(r, run)) {
-        return false;
+        return;
     }
-    r->known = true;
-    return true;
+    if (run->paused) r->todo |= TODO_PUSH_PAUSE;
+    if (body_make(r, run))
+        conductor_run_move(r, r->refused[0] ? WORKFLOW_REFUSED : WORKFLOW_SOUGHT);
 }
 
 static void conductor_open_run(struct provider *provider, const struct provider_run *run) {
     struct conductor *c = self(provider);
-    struct conductor_run *r = conductor_run_get(c, run->run_id);
-    if (c->closing || (r && r->ending)) return;
-    if (!r) r = conductor_run_make(c, run->run_id);
-    if (!r) return;
-    if (!r->known) {
-        (void)run_learn(r, run);
+    if (conductor_is_closing(c)) return;
+    struct conductor_run *r = conductor_run_find(c, run->run_id);
+    if (!r) r = conductor_run_new(c, run->run_id);
+    if (!r || conductor_run_is_ending(r)) return;
+    if (r->state == WORKFLOW_UNTOLD) {
+        run_learn(r, run);
     } else {
-        r->push_pause |= r->paused != run->paused;
+        if (r->paused != run->paused) r->todo |= TODO_PUSH_PAUSE;
         r->paused = run->paused;
-        r->tell_link = r->workflow[0] != '\0';
+        if (r->workflow[0]) r->todo |= TODO_TELL_LINK;
     }
-    conductor_run_wake(r);
-}
-
-/* An attempt of the step that is still under way belongs to a run that was out of memory since. */
-static void job_replace(struct conductor_step *s, struct conductor_job *j) {
-    struct conductor_job *old = s->job;
-    if (old) {
-        conductor_job_orphan(old);
-        if (old->state == JOB_RUNNING) conductor_job_stop(old);
-    }
-    s->job = j;
-    s->settled = PROVIDER_STEP_WAITS; /* RETRY_STEP opens what was settled */
-    j->step = s;
-    if (s->hand != HAND_NONE) conductor_job_ready(j);
+    tracked_soon(&r->tracked);
 }
 
 static void conductor_start(struct provider *provider, struct attempt *attempt) {
     struct conductor *c = self(provider);
     attempt->executor_data = NULL;
-    if (c->closing) return;
-    struct conductor_run *r = conductor_run_get(c, attempt->run_id);
-    if (!r) r = conductor_run_make(c, attempt->run_id);
-    struct conductor_step *s = r ? conductor_step_make(r, attempt->step->id) : NULL;
-    struct conductor_job *j = s ? conductor_job_make(c, attempt) : NULL;
+    if (conductor_is_closing(c)) return;
+    struct conductor_run *r = conductor_run_find(c, attempt->run_id);
+    if (!r) r = conductor_run_new(c, attempt->run_id);
+    struct conductor_step *s = r ? conductor_step_get(r, attempt->step->id) : NULL;
+    struct conductor_job *j = s ? conductor_job_new(s, attempt) : NULL;
     if (!j) {
         attempt_fail(attempt, "PROVIDER_FAILED", STR("out of memory"));
         return;
     }
-    attempt->executor_data = j;
-    job_replace(s, j);
+    conductor_step_settle(s, PROVIDER_STEP_WAITS, STR_NONE); /* RETRY_STEP opens what was settled */
+    if (s->hand != HAND_NONE) conductor_job_ready(j);
+    tracked_soon(&r->tracked); /* its task is waited for */
     conductor_poll_soon(c);
 }
 
 static void conductor_stop(struct provider *provider, struct attempt *attempt) {
-    UNUSED(provider);
     struct conductor_job *j = attempt->executor_data;
+    UNUSED(provider);
     if (!j) return; /* it came after close() */
-    ASSERT(j->asked == attempt);
+    ASSERT(j->wanted.attempt == attempt);
     conductor_job_stop(j);
 }
 
 static void note_settled(struct conductor_run *r, const struct provider_note *note) {
-    struct conductor_step *s = conductor_step_get(r, note->step_id);
+    struct conductor_step *s = conductor_step_find(r, note->step_id);
     if (!s) return; /* its task is answered when it comes */
     s->withheld = note->step == PROVIDER_STEP_FAILED;
     if (s->withheld) r->withheld_ms = conductor_now(r->c) > 0 ? conductor_now(r->c) : 1;
     conductor_step_settle(s, note->step, note->output);
 }
 
+static void note_paused(struct conductor_run *r, bool paused) {
+    r->paused = paused;
+    if (r->cluster != (paused ? CLUSTER_PAUSED : CLUSTER_RUNS))
+        r->todo |= TODO_PUSH_PAUSE;
+    else
+        r->todo &= ~(unsigned)TODO_PUSH_PAUSE;
+}
+
 static void conductor_note(struct provider *provider, const struct provider_note *note) {
     struct conductor *c = self(provider);
-    struct conductor_run *r = conductor_run_get(c, note->run_id);
-    if (!r || c->closing) return;
+    struct conductor_run *r = conductor_run_find(c, note->run_id);
+    if (!r || conductor_is_closing(c)) return;
     switch (note->event) {
     case PROVIDER_STEP_SETTLED:
         note_settled(r, note);
         break;
     case PROVIDER_RUN_PAUSED:
     case PROVIDER_RUN_RESUMED:
-        r->paused = note->event == PROVIDER_RUN_PAUSED;
-        r->push_pause = r->cluster != (r->paused ? CLUSTER_PAUSED : CLUSTER_RUNS);
+        note_paused(r, note->event == PROVIDER_RUN_PAUSED);
         break;
     case PROVIDER_RUN_ENDED:
-        conductor_run_end(r, note->status, note->code, note->message);
-        break;
+        ending_begin(r, note->status, note->code, note->message); /* may free it */
+        return;
     }
-    conductor_run_wake(r);
+    tracked_soon(&r->tracked);
 }
 
 static void conductor_rested(struct provider *provider, str run_id) {
-    struct conductor_run *r = conductor_run_get(self(provider), run_id);
-    if (r && !r->ending) conductor_run_withhold_no_more(r);
+    struct conductor_run *r = conductor_run_find(self(provider), run_id);
+    if (r && !conductor_run_is_ending(r)) conductor_run_withhold_no_more(r);
 }
 
 static bool conductor_idle(const struct provider *provider) {
     const struct conductor *c = (const struct conductor *)provider;
-    const struct conductor_run *r;
-    TAILQ_FOREACH(r, &c->runs, link) {
-        if (r->ending) return false;
+    const struct tracked_run *run;
+    TAILQ_FOREACH(run, &c->runs.all, link) {
+        if (conductor_run_is_ending((const struct conductor_run *)run)) return false;
     }
     return true;
 }
 
 /* ---- open and close ---- */
 
-void conductor_free(struct conductor *c) {
-    if (c->handles > 0 || c->running > 0) return;
-    map_release(&c->by_id);
+void conductor_free_if_over(struct conductor *c) {
+    if (c->state != CONDUCTOR_FINISHED || c->handles > 0 || c->runs.handles > 0 ||
+        c->job_count[JOB_RUNNING] > 0)
+        return;
+    provider_runs_release(&c->runs);
     mem_free(c->node);
     mem_free(c);
 }
@@ -280,22 +267,13 @@ void conductor_free(struct conductor *c) {
 static void on_closed(uv_handle_t *handle) {
     struct conductor *c = handle->data;
     c->handles--;
-    conductor_free(c);
+    conductor_free_if_over(c);
 }
 
 static void close_finish(struct conductor *c) {
-    c->finished = true;
-    struct conductor_job *j;
-    struct conductor_job *next_job;
-    for (j = TAILQ_FIRST(&c->jobs); j; j = next_job) {
-        next_job = TAILQ_NEXT(j, link);
-        if (j->step) j->step->job = NULL;
-        j->step = NULL;
-        if (j->state != JOB_RUNNING) conductor_job_drop(j);
-    }
-    while (!TAILQ_EMPTY(&c->runs))
-        conductor_run_free(TAILQ_FIRST(&c->runs));
-    conductor_poller_free_all(c);
+    conductor_move(c, CONDUCTOR_FINISHED);
+    provider_runs_close(&c->runs);
+    conductor_pollers_free(c);
     rest_close(c->rest);
     uv_timer_t *timers[] = {&c->soon, &c->tick, &c->poll};
     for (size_t i = 0; i < COUNT_OF(timers); i++)
@@ -304,18 +282,19 @@ static void close_finish(struct conductor *c) {
 
 static void conductor_close(struct provider *provider) {
     struct conductor *c = self(provider);
-    ASSERT(!c->closing);
-    c->closing = true;
+    conductor_move(c, CONDUCTOR_CLOSING);
     c->close_ms = conductor_now(c) + CLOSE_MS;
     (void)uv_timer_stop(&c->poll);
-    struct conductor_run *r;
-    for (r = TAILQ_FIRST(&c->runs); r; r = TAILQ_NEXT(r, link))
-        conductor_run_withhold_no_more(r);
+    struct tracked_run *run;
+    TAILQ_FOREACH(run, &c->runs.all, link) {
+        conductor_run_withhold_no_more((struct conductor_run *)run);
+    }
     struct conductor_step *s;
     for (s = TAILQ_FIRST(&c->held); s; s = TAILQ_NEXT(s, held)) {
         s->handed += s->job && s->job->state == JOB_RUNNING;
         conductor_step_wake(s);
     }
+    conductor_jobs_close(c);
     rest_hasten(c->rest);
     conductor_wake(c);
 }
@@ -357,12 +336,19 @@ status conductor_open(uv_loop_t *loop, const struct conductor_options *options,
     c->slots = options->slots > 0 ? options->slots : CONDUCTOR_SLOTS;
     if (c->slots > CONDUCTOR_SLOTS_MAX) c->slots = CONDUCTOR_SLOTS_MAX;
     c->poll_ms = options->poll_ms > 0 ? options->poll_ms : CONDUCTOR_POLL_MS;
-    map_init(&c->by_id);
-    TAILQ_INIT(&c->runs);
-    TAILQ_INIT(&c->dirty_runs);
+    c->runs.loop = loop;
+    c->runs.ops = &conductor_runs_ops;
+    c->runs.ports = &c->ports;
+    c->runs.runs_max = RUNS_MAX;
+    c->runs.retry_ms_first = RUN_DELAY_MS;
+    c->runs.retry_ms_max = RUN_DELAY_MS_MAX;
+    provider_runs_open(&c->runs);
+    c->sweep.every_ms = SWEEP_MS;
+    c->sweep.pages_max = SWEEP_PAGES_MAX;
     TAILQ_INIT(&c->held);
     TAILQ_INIT(&c->dirty_steps);
-    TAILQ_INIT(&c->jobs);
+    for (size_t i = 0; i < COUNT_OF(c->jobs); i++)
+        TAILQ_INIT(&c->jobs[i]);
     TAILQ_INIT(&c->pollers);
     status st = strings_make(c, options, err);
     if (st == ST_OK) st = rest_open(loop, options->url, &c->rest, err);

@@ -1,4 +1,4 @@
-/* adapters/conductor/polls.c: polls for tasks, and the attempts that are executed here.
+/* adapters/conductor/polls.c: tasks are asked for, and what becomes of one that came.
  *
  * The server's long poll waits until it has as many tasks as were asked for, or its time is over,
  * and holds a connection to its database meanwhile. So we ask without waiting: soon after whatever
@@ -11,110 +11,6 @@
 #include "base/log.h"
 
 #define SCRATCH_BYTES_MAX ((size_t)64 * 1024 * 1024)
-
-/* ---- attempts ---- */
-
-void conductor_job_drop(struct conductor_job *j) {
-    struct conductor *c = j->c;
-    TAILQ_REMOVE(&c->jobs, j, link);
-    if (j->state == JOB_NO_TASK) c->expected--;
-    if (j->step) j->step->job = NULL;
-    mem_free(j);
-}
-
-static void job_state(struct conductor_job *j, enum job_phase state) {
-    if (j->state == JOB_NO_TASK) j->c->expected--;
-    j->state = state;
-    if (state == JOB_NO_TASK) j->c->expected++;
-}
-
-static void own_done(struct attempt *own, const struct outcome *outcome) {
-    struct conductor_job *j = own->context;
-    struct conductor *c = j->c;
-    struct attempt *asked = j->asked;
-    bool answers = !c->closing;
-    c->running--;
-    conductor_job_drop(j);
-    if (answers) asked->done(asked, outcome);
-    if (c->finished)
-        conductor_free(c);
-    else
-        conductor_wake(c);
-}
-
-struct conductor_job *conductor_job_make(struct conductor *c, struct attempt *attempt) {
-    struct conductor_job *j = mem_alloc(sizeof *j);
-    if (!j) return NULL;
-    *j = (struct conductor_job){
-        .c = c, .asked = attempt, .own = *attempt, .since_ms = conductor_now(c)};
-    j->own.done = own_done;
-    j->own.context = j;
-    j->own.executor_data = NULL;
-    c->expected++;
-    TAILQ_INSERT_TAIL(&c->jobs, j, link);
-    return j;
-}
-
-void conductor_job_ready(struct conductor_job *j) {
-    if (j->state != JOB_NO_TASK) return;
-    job_state(j, JOB_READY);
-    conductor_wake(j->c);
-}
-
-void conductor_job_stop(struct conductor_job *j) {
-    if (j->state == JOB_RUNNING) {
-        executor_stop(j->c->ports.executor, &j->own);
-        return;
-    }
-    job_state(j, JOB_STOPPED);
-    conductor_wake(j->c);
-}
-
-void conductor_job_orphan(struct conductor_job *j) {
-    j->step->job = NULL;
-    j->step = NULL;
-    if (j->state == JOB_RUNNING) return; /* its end is answered all the same */
-    job_state(j, JOB_STOPPED);
-    conductor_wake(j->c);
-}
-
-static void job_begin(struct conductor_job *j) {
-    struct conductor *c = j->c;
-    struct conductor_step *s = j->step;
-    if (s->times > s->told) {
-        s->told = s->times;
-        c->ports.recovered(c->ports.context, s->run->run_id, s->id, j->own.number, s->times);
-        if (j->state != JOB_READY) return; /* it was stopped */
-    }
-    job_state(j, JOB_RUNNING);
-    c->running++;
-    executor_start(c->ports.executor, &j->own);
-}
-
-static void job_cancelled(struct conductor_job *j) {
-    struct attempt *asked = j->asked;
-    conductor_job_drop(j);
-    attempt_fail(asked, "CANCELLED", STR("the attempt was stopped"));
-}
-
-/* The engine may start and stop others from within an answer: the list is read anew each time. */
-static struct conductor_job *job_due(const struct conductor *c) {
-    struct conductor_job *j;
-    for (j = TAILQ_FIRST(&c->jobs); j; j = TAILQ_NEXT(j, link)) {
-        if (j->state == JOB_STOPPED || (j->state == JOB_READY && c->running < c->slots)) return j;
-    }
-    return NULL;
-}
-
-void conductor_job_go_all(struct conductor *c) {
-    struct conductor_job *j;
-    while (!c->closing && (j = job_due(c)) != NULL) {
-        if (j->state == JOB_STOPPED)
-            job_cancelled(j);
-        else
-            job_begin(j);
-    }
-}
 
 /* ---- a task that was polled ---- */
 
@@ -148,14 +44,10 @@ static bool task_read(yyjson_val *val, struct arena *scratch, struct polled_task
 
 static void give_back(struct conductor *c, const struct polled_task *t, int64_t seconds) {
     char text[64];
-    struct buf out;
-    buf_init_fixed(&out, text, sizeof text);
-    buf_printf(&out, "{\"handed\":%lld}", (long long)t->handed);
     struct task_result result = {.workflow = t->workflow,
                                  .task = t->id,
-                                 .worker = str_c(c->node),
                                  .status = "IN_PROGRESS",
-                                 .output = buf_str(&out),
+                                 .output = conductor_handed_json(t->handed, text, sizeof text),
                                  .callback_s = seconds};
     conductor_answer(c, &result);
 }
@@ -163,7 +55,6 @@ static void give_back(struct conductor *c, const struct polled_task *t, int64_t 
 static void refuse(struct conductor *c, const struct polled_task *t, str reason) {
     struct task_result result = {.workflow = t->workflow,
                                  .task = t->id,
-                                 .worker = str_c(c->node),
                                  .status = "FAILED_WITH_TERMINAL_ERROR",
                                  .reason = reason};
     conductor_answer(c, &result);
@@ -176,7 +67,7 @@ static void answer_final(struct conductor *c, const struct polled_task *t,
     struct buf b;
     buf_init_fixed(&b, reason, sizeof reason);
     if (found->status == RUN_CANCELLED) {
-        conductor_terminate(c, t->workflow, STR("the run was cancelled"));
+        ending_terminate(c, t->workflow, STR("the run was cancelled"));
         return;
     }
     if (found->status == RUN_FAILED) {
@@ -189,7 +80,6 @@ static void answer_final(struct conductor *c, const struct polled_task *t,
     conductor_outcome_json(found->step, found->output, &out);
     struct task_result result = {.workflow = t->workflow,
                                  .task = t->id,
-                                 .worker = str_c(c->node),
                                  .status = "COMPLETED",
                                  .output = out.full ? STR_NONE : buf_str(&out)};
     conductor_answer(c, &result);
@@ -208,7 +98,7 @@ static int idle_held(const struct conductor *c) {
 static void task_attach(struct conductor_run *r, const struct polled_task *t,
                         const struct provider_found *found) {
     struct conductor *c = r->c;
-    struct conductor_step *s = conductor_step_make(r, t->step_id);
+    struct conductor_step *s = conductor_step_get(r, t->step_id);
     if (!s) {
         give_back(c, t, SHELF_S);
         return;
@@ -220,11 +110,11 @@ static void task_attach(struct conductor_run *r, const struct polled_task *t,
     /* An attempt that goes on, or that was not begun when the other worker was lost, is no news. */
     if (found->step != PROVIDER_STEP_OPEN || (s->job && s->job->state == JOB_RUNNING))
         s->told = t->times;
-    conductor_step_hand(s, HAND_HELD);
+    conductor_step_move(s, HAND_HELD);
     if (found->step != PROVIDER_STEP_WAITS && found->step != PROVIDER_STEP_OPEN)
         conductor_step_settle(s, found->step, found->output);
     else
-        s->settled = PROVIDER_STEP_WAITS;
+        conductor_step_settle(s, PROVIDER_STEP_WAITS, STR_NONE);
     if (s->job)
         conductor_job_ready(s->job);
     else if (found->step == PROVIDER_STEP_WAITS && idle_held(c) > IDLE_HELD_MAX)
@@ -242,15 +132,15 @@ static bool is_duplicate(const struct conductor_run *r, const struct polled_task
 
 static void task_ours(struct conductor *c, const struct polled_task *t,
                       const struct provider_found *found) {
-    struct conductor_run *r = conductor_run_get(c, t->run_id);
+    struct conductor_run *r = conductor_run_find(c, t->run_id);
     if (is_duplicate(r, t, found)) {
         LOG(LOG_WARN, "ending a second workflow of a run", LOG_S("run", t->run_id),
             LOG_S("workflow", t->workflow));
-        conductor_terminate(c, t->workflow, STR("duplicate"));
+        ending_terminate(c, t->workflow, STR("duplicate"));
         return;
     }
     bool fresh = r == NULL;
-    if (fresh) r = conductor_run_make(c, t->run_id);
+    if (fresh) r = conductor_run_new(c, t->run_id);
     if (!r) {
         give_back(c, t, SHELF_S);
         return;
@@ -262,7 +152,7 @@ static void task_ours(struct conductor *c, const struct polled_task *t,
 static void arrived(struct conductor *c, yyjson_val *val, struct arena *scratch) {
     struct polled_task t;
     if (!task_read(val, scratch, &t)) return; /* its lease runs out */
-    if (c->closing) {
+    if (conductor_is_closing(c)) {
         give_back(c, &t, 0);
         return;
     }
@@ -270,31 +160,37 @@ static void arrived(struct conductor *c, yyjson_val *val, struct arena *scratch)
         refuse(c, &t, STR("the input names no run and step of Cairn"));
         return;
     }
-    struct provider_found found = {0};
-    struct error err = {0};
-    status st = c->ports.find(c->ports.context, t.run_id, t.step_id, scratch, &found, &err);
-    if (st != ST_OK) {
-        if (st == ST_NOT_FOUND)
-            LOG(LOG_WARN, "Conductor offers a step of a run that is not here",
-                LOG_S("run", t.run_id), LOG_S("workflow", t.workflow));
-        give_back(c, &t, st == ST_NOT_FOUND ? SHELF_S_MAX : SHELF_S / 6);
+    struct conductor_run *r;
+    struct provider_found found;
+    struct error err;
+    switch (provider_runs_claim(&c->runs, t.run_id, t.step_id, scratch, &found, &err)) {
+    case CLAIM_UNKNOWN:
+        LOG(LOG_WARN, "Conductor offers a step of a run that is not here", LOG_S("run", t.run_id),
+            LOG_S("workflow", t.workflow));
+        give_back(c, &t, SHELF_S_MAX);
         return;
-    }
-    if (run_is_final(found.status)) {
+    case CLAIM_UNSURE:
+        give_back(c, &t, SHELF_S / 6);
+        return;
+    case CLAIM_OVER:
         answer_final(c, &t, &found);
-    } else if (!found.ours) {
-        struct conductor_run *r = conductor_run_get(c, t.run_id);
+        return;
+    case CLAIM_ELSEWHERE:
+        r = conductor_run_find(c, t.run_id);
         if (r) conductor_run_release(r);
         give_back(c, &t, SHELF_S / 6);
-    } else {
+        return;
+    case CLAIM_OURS:
         task_ours(c, &t, &found);
+        return;
     }
 }
 
 /* ---- polls ---- */
 
 static int64_t poll_delay_max(const struct conductor *c) {
-    return c->expected > 0 && c->poll_ms > POLL_EXPECTING_MS ? POLL_EXPECTING_MS : c->poll_ms;
+    return c->job_count[JOB_NO_TASK] > 0 && c->poll_ms > POLL_EXPECTING_MS ? POLL_EXPECTING_MS
+                                                                           : c->poll_ms;
 }
 
 static void on_polled(void *context, const struct rest_answer *answer) {
@@ -341,13 +237,13 @@ static void poller_free(struct conductor_poller *p) {
     mem_free(p);
 }
 
-void conductor_poller_free_all(struct conductor *c) {
+void conductor_pollers_free(struct conductor *c) {
     while (!TAILQ_EMPTY(&c->pollers))
         poller_free(TAILQ_FIRST(&c->pollers));
 }
 
 void conductor_poll(struct conductor *c) {
-    if (c->closing || !c->ready) return;
+    if (c->state != CONDUCTOR_READY) return;
     int64_t first = INT64_MAX;
     struct conductor_poller *p;
     struct conductor_poller *next;

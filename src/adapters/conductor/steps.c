@@ -9,13 +9,14 @@
 
 /* ---- texts ---- */
 
-void conductor_result_json(const struct task_result *result, struct buf *out) {
+void conductor_result_json(const struct conductor *c, const struct task_result *result,
+                           struct buf *out) {
     buf_put_c(out, "{\"workflowInstanceId\":");
     buf_put_json_str(out, result->workflow);
     buf_put_c(out, ",\"taskId\":");
     buf_put_json_str(out, result->task);
     buf_put_c(out, ",\"workerId\":");
-    buf_put_json_str(out, result->worker);
+    buf_put_json_str(out, str_c(c->node));
     if (!result->status) {
         buf_put_c(out, ",\"status\":\"IN_PROGRESS\",\"extendLease\":true}");
         return;
@@ -29,6 +30,12 @@ void conductor_result_json(const struct task_result *result, struct buf *out) {
         buf_put_json_str(out, result->reason);
     }
     buf_put_char(out, '}');
+}
+
+str conductor_handed_json(int64_t handed, char *text, size_t size) {
+    int n = snprintf(text, size, "{\"handed\":%lld}", (long long)handed);
+    ASSERT(n > 0 && (size_t)n < size);
+    return str_n(text, (size_t)n);
 }
 
 void conductor_outcome_json(enum provider_step_state state, str output, struct buf *out) {
@@ -55,43 +62,70 @@ void conductor_outcome_json(enum provider_step_state state, str output, struct b
     buf_put_c(out, "{\"ended\":true}");
 }
 
-static void ignore(void *context, const struct rest_answer *answer) {
-    struct conductor *c = context;
-    UNUSED(answer);
-    if (c->closing) conductor_wake(c);
-}
-
 static struct rest_call *send_result(struct conductor *c, const struct task_result *result,
                                      rest_done done, void *context) {
     struct buf body;
     buf_init(&body, 2 * OUTPUT_BYTES_MAX + (size_t)64 * 1024);
-    conductor_result_json(result, &body);
+    conductor_result_json(c, result, &body);
     struct rest_request request = {.method = "POST",
                                    .path = STR("/tasks"),
                                    .body = buf_str(&body),
-                                   .patience_ms = c->closing ? 0 : PATIENCE_MS};
+                                   .patience_ms = conductor_is_closing(c) ? 0 : PATIENCE_MS};
     struct rest_call *call = body.full ? NULL : rest_start(c->rest, &request, done, context);
     buf_release(&body);
     return call;
 }
 
 void conductor_answer(struct conductor *c, const struct task_result *result) {
-    (void)send_result(c, result, ignore, c); /* if memory is out, its lease will be */
+    (void)send_result(c, result, conductor_ignore, c); /* if memory is out, its lease will be */
 }
 
-int64_t conductor_shelf_s(const struct conductor *c) {
+/* The more tasks are on the shelf, the longer they stay there. */
+static int64_t shelf_s(const struct conductor *c) {
     int64_t s = SHELF_S + c->shelved / 8;
     return s < SHELF_S_MAX ? s : SHELF_S_MAX;
 }
 
+/* ---- states ---- */
+
+static void step_check(const struct conductor_step *s) {
+    if (conductor_step_has_task(s)) ASSERT(s->task[0] && s->workflow[0]);
+    if (s->job) ASSERT(s->job->step == s);
+    ASSERT(s->settled != PROVIDER_STEP_OPEN);
+    ASSERT(!s->output || s->settled == PROVIDER_STEP_DONE);
+}
+
+void conductor_step_move(struct conductor_step *s, enum hand hand) {
+    static const uint8_t allowed[] = {
+        [HAND_NONE] = 1 << HAND_NONE | 1 << HAND_HELD | 1 << HAND_ANSWERED,
+        [HAND_HELD] = 1 << HAND_NONE | 1 << HAND_HELD | 1 << HAND_SHELVED | 1 << HAND_ANSWERED,
+        [HAND_SHELVED] = 1 << HAND_NONE | 1 << HAND_HELD | 1 << HAND_ANSWERED,
+        [HAND_ANSWERED] = 1 << HAND_NONE | 1 << HAND_HELD,
+    };
+    struct conductor *c = s->run->c;
+    ASSERT(allowed[s->hand] & 1 << hand);
+    if (s->hand == HAND_HELD) TAILQ_REMOVE(&c->held, s, held);
+    if (s->hand == HAND_SHELVED) c->shelved--;
+    s->hand = hand;
+    s->shelve = false;
+    if (hand == HAND_SHELVED) c->shelved++;
+    if (hand != HAND_HELD) return;
+    s->beat_ms = conductor_now(c) + BEAT_MS;
+    TAILQ_INSERT_TAIL(&c->held, s, held);
+}
+
+bool conductor_step_has_task(const struct conductor_step *s) {
+    return s->hand == HAND_HELD || s->hand == HAND_SHELVED;
+}
+
 /* ---- steps ---- */
 
-struct conductor_step *conductor_step_get(struct conductor_run *r, str step_id) {
+struct conductor_step *conductor_step_find(const struct conductor_run *r, str step_id) {
     return map_get(&r->steps, step_id);
 }
 
-struct conductor_step *conductor_step_make(struct conductor_run *r, str step_id) {
-    struct conductor_step *s = conductor_step_get(r, step_id);
+struct conductor_step *conductor_step_get(struct conductor_run *r, str step_id) {
+    struct conductor_step *s = conductor_step_find(r, step_id);
     if (s) return s;
     s = mem_alloc(sizeof *s + step_id.len + 1);
     if (!s) return NULL;
@@ -104,16 +138,12 @@ struct conductor_step *conductor_step_make(struct conductor_run *r, str step_id)
     return NULL;
 }
 
-void conductor_step_hand(struct conductor_step *s, enum hand hand) {
+void conductor_step_wake(struct conductor_step *s) {
     struct conductor *c = s->run->c;
-    if (s->hand == HAND_HELD) TAILQ_REMOVE(&c->held, s, held);
-    if (s->hand == HAND_SHELVED) c->shelved--;
-    s->hand = hand;
-    s->shelve = false;
-    if (hand == HAND_SHELVED) c->shelved++;
-    if (hand != HAND_HELD) return;
-    s->beat_ms = conductor_now(c) + BEAT_MS;
-    TAILQ_INSERT_TAIL(&c->held, s, held);
+    if (s->dirty) return;
+    s->dirty = true;
+    TAILQ_INSERT_TAIL(&c->dirty_steps, s, dirt);
+    conductor_wake(c);
 }
 
 static void output_drop(struct conductor_step *s) {
@@ -124,7 +154,7 @@ static void output_drop(struct conductor_step *s) {
 
 void conductor_step_free(struct conductor_step *s) {
     struct conductor *c = s->run->c;
-    conductor_step_hand(s, HAND_NONE);
+    conductor_step_move(s, HAND_NONE);
     if (s->call) rest_cancel(s->call);
     if (s->dirty) TAILQ_REMOVE(&c->dirty_steps, s, dirt);
     if (s->job) conductor_job_orphan(s->job);
@@ -149,35 +179,31 @@ void conductor_step_settle(struct conductor_step *s, enum provider_step_state st
 static void on_answer(void *context, const struct rest_answer *answer) {
     struct conductor_step *s = context;
     struct conductor_run *r = s->run;
-    s->call = NULL;
     bool lost = answer->st == ST_NOT_FOUND || answer->st == ST_INVALID;
+    s->call = NULL;
     switch (s->sent) {
     case SENT_BEAT:
-        if (lost) conductor_step_hand(s, HAND_NONE);
+        if (lost) conductor_step_move(s, HAND_NONE);
         break;
     case SENT_BACK:
-        conductor_step_hand(s, answer->st == ST_OK ? HAND_SHELVED : HAND_NONE);
+        if (s->hand == HAND_HELD) /* else it is another task by now, or none */
+            conductor_step_move(s, answer->st == ST_OK ? HAND_SHELVED : HAND_NONE);
         break;
     case SENT_FINAL:
-        conductor_step_hand(s, answer->st == ST_OK || lost ? HAND_ANSWERED : HAND_NONE);
+        if (conductor_step_has_task(s))
+            conductor_step_move(s, answer->st == ST_OK || lost ? HAND_ANSWERED : HAND_NONE);
         output_drop(s);
         if (answer->st == ST_OK) conductor_poll_soon(r->c);
         break;
     }
     conductor_step_wake(s);
-    if (r->ending) conductor_run_wake(r);
-}
-
-/* How often the step was taken from a worker travels with its task. */
-static void handed_json(const struct conductor_step *s, struct buf *out) {
-    buf_printf(out, "{\"handed\":%lld}", (long long)s->handed);
+    if (conductor_run_is_ending(r)) tracked_soon(&r->tracked);
 }
 
 static bool step_send(struct conductor_step *s, enum sent sent, const char *state, str output,
                       int64_t callback_s) {
     struct task_result result = {.workflow = str_c(s->workflow),
                                  .task = str_c(s->task),
-                                 .worker = str_c(s->run->c->node),
                                  .status = state,
                                  .output = output,
                                  .callback_s = callback_s};
@@ -191,31 +217,42 @@ static void send_final(struct conductor_step *s) {
     buf_init(&out, OUTPUT_BYTES_MAX + 1024);
     conductor_outcome_json(s->settled, str_n(s->output, s->output_len), &out);
     if (!step_send(s, SENT_FINAL, "COMPLETED", out.full ? STR_NONE : buf_str(&out), 0))
-        conductor_step_hand(s, HAND_NONE);
+        conductor_step_move(s, HAND_NONE);
     buf_release(&out);
 }
 
+/* How often the step was taken from a worker travels with its task. */
 static void send_back(struct conductor_step *s, int64_t callback_s) {
     char text[64];
-    struct buf out;
-    buf_init_fixed(&out, text, sizeof text);
-    handed_json(s, &out);
-    if (!step_send(s, SENT_BACK, "IN_PROGRESS", buf_str(&out), callback_s))
-        conductor_step_hand(s, HAND_NONE);
+    if (!step_send(s, SENT_BACK, "IN_PROGRESS", conductor_handed_json(s->handed, text, sizeof text),
+                   callback_s))
+        conductor_step_move(s, HAND_NONE);
 }
 
 void conductor_step_next(struct conductor_step *s) {
     struct conductor *c = s->run->c;
-    if (s->call || (s->hand != HAND_HELD && s->hand != HAND_SHELVED)) return;
+    step_check(s);
+    if (s->call || !conductor_step_has_task(s)) return;
     if (s->settled != PROVIDER_STEP_WAITS && !s->withheld)
         send_final(s);
-    else if (s->hand == HAND_HELD && c->closing)
+    else if (s->hand == HAND_HELD && conductor_is_closing(c))
         send_back(s, 0);
     else if (s->hand == HAND_HELD && s->shelve && !s->job)
-        send_back(s, conductor_shelf_s(c));
+        send_back(s, shelf_s(c));
 }
 
-void conductor_step_beat_all(struct conductor *c) {
+void conductor_step_give_back(struct conductor_step *s) {
+    if (s->hand != HAND_HELD || s->call) return; /* with a call, its lease runs out */
+    char text[64];
+    s->handed += s->job && s->job->state == JOB_RUNNING;
+    struct task_result result = {.workflow = str_c(s->workflow),
+                                 .task = str_c(s->task),
+                                 .status = "IN_PROGRESS",
+                                 .output = conductor_handed_json(s->handed, text, sizeof text)};
+    conductor_answer(s->run->c, &result);
+}
+
+void conductor_steps_beat(struct conductor *c) {
     struct conductor_step *s;
     while ((s = TAILQ_FIRST(&c->held)) != NULL && s->beat_ms <= conductor_now(c)) {
         TAILQ_REMOVE(&c->held, s, held);
