@@ -20,27 +20,11 @@ struct admin_call {
     str reason;
 };
 
-static void put_stats(struct buf *out, const struct ledger_stats *s) {
-    json_put_int(out, "tenants", s->tenants);
-    json_put_int(out, "runs", s->runs);
-    json_put_int(out, "openRuns", s->open_runs);
-    json_put_int(out, "events", s->events);
-    json_put_int(out, "alerts", s->alerts);
-    json_put_int(out, "rejections", s->rejections);
-    json_put_int(out, "checkpoints", s->checkpoints);
-    json_put_int(out, "effectsWaiting", s->effects_waiting);
-    json_put_int(out, "effectsDead", s->effects_dead);
-    json_put_int(out, "bytes", s->bytes);
-}
-
 static status load_stats(struct call *c, struct ledger *reader, struct error *err) {
     struct ledger_stats stats;
     status st = ledger_stats(reader, &stats, err);
-    if (st != ST_OK) return st;
-    json_object_begin(&c->out);
-    put_stats(&c->out, &stats);
-    json_object_end(&c->out);
-    return ST_OK;
+    if (st == ST_OK) view_write(&view_stats, &stats, &c->out);
+    return st;
 }
 
 static bool has_no_query(struct call *c) {
@@ -61,18 +45,17 @@ static void get_status(struct call *c) {
     if (!has_no_query(c)) return;
     if (api->engine) engine_stats(api->engine, &engine);
     if (api->server) http_server_stats(api->server, &http);
-    json_object_begin(&c->out);
-    json_put_text(&c->out, "version", api->options.version);
-    json_put_text(&c->out, "node", api->options.node);
-    json_put_int(&c->out, "pid", getpid());
-    json_put_int(&c->out, "runs", (int64_t)engine.resident);
-    json_put_int(&c->out, "attempts", (int64_t)engine.attempts);
-    json_put_int(&c->out, "tasks", (int64_t)engine.tasks);
-    json_put_int(&c->out, "polls", (int64_t)engine.polls);
-    json_put_int(&c->out, "connections", (int64_t)http.connections);
-    json_put_int(&c->out, "requests", (int64_t)api->call_count);
-    json_put_int(&c->out, "streams", (int64_t)hub_streams(api->hub));
-    json_object_end(&c->out);
+    struct node_shown node = {.version = api->options.version,
+                              .node = api->options.node,
+                              .pid = getpid(),
+                              .runs = (int64_t)engine.resident,
+                              .attempts = (int64_t)engine.attempts,
+                              .tasks = (int64_t)engine.tasks,
+                              .polls = (int64_t)engine.polls,
+                              .connections = (int64_t)http.connections,
+                              .requests = (int64_t)api->call_count,
+                              .streams = (int64_t)hub_streams(api->hub)};
+    view_write(&view_node, &node, &c->out);
     call_answer(c, 200);
 }
 
@@ -85,20 +68,8 @@ static status verify(struct call *c, struct ledger *reader, struct error *err) {
     struct admin_call *a = c->own;
     struct verify_report report = {0};
     status st = ledger_verify(reader, a->state, NULL, NULL, &c->arena, &report, err);
-    if (st != ST_OK) return st;
-    json_object_begin(&c->out);
-    json_put_bool(&c->out, "damaged", report.damaged);
-    json_put_int(&c->out, "events", report.events);
-    json_put_int(&c->out, "runs", report.runs);
-    json_put_bool(&c->out, "state", a->state);
-    if (report.damaged) {
-        json_put_text(&c->out, "what", str_c(report.what));
-        json_put_text_if(&c->out, "tenantId", report.tenant_id);
-        json_put_int_if(&c->out, "sequenceNumber", report.seq);
-        json_put_text_if(&c->out, "runId", report.run_id);
-    }
-    json_object_end(&c->out);
-    return ST_OK;
+    if (st == ST_OK) view_write(&view_report, &report, &c->out);
+    return st;
 }
 
 /* A verify and a backup are long and hold a reader each: one at a time, or nobody else could ask,

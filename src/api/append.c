@@ -103,15 +103,6 @@ static status parse_batch(struct call *c, struct ledger *unused, struct error *e
 
 /* ---- answering ---- */
 
-static void put_result(struct buf *out, const struct append_result *r) {
-    json_object_begin(out);
-    json_put_uuid(out, "eventId", r->event_id);
-    json_put_int(out, "runSeq", r->run_seq);
-    json_put_time(out, "persistedAt", r->persisted_us);
-    json_put_bool(out, "duplicate", r->duplicate);
-    json_object_end(out);
-}
-
 static void tell_streams(struct call *c, const struct append *a) {
     str last = STR_NONE;
     for (size_t i = 0; i < a->count; i++) {
@@ -129,7 +120,7 @@ static void answer_one(struct call *c, struct append *a) {
         call_fail(c, r->err);
         return;
     }
-    put_result(&c->out, r);
+    view_write(&view_result, r, &c->out);
     call_answer(c, r->duplicate ? 200 : 201);
 }
 
@@ -152,7 +143,7 @@ static void answer_batch(struct call *c, struct append *a) {
             put_error(&c->out, why);
             json_object_end(&c->out);
         } else {
-            put_result(&c->out, &a->results[line->item]);
+            view_write(&view_result, &a->results[line->item], &c->out);
         }
         buf_put_char(&c->out, '\n');
     }

@@ -8,37 +8,10 @@
 
 #include "api/auth_impl.h"
 #include "base/hash.h"
-#include "base/json_out.h"
 #include "base/log.h"
 #include "base/uuid.h"
 
 static_assert(PRINCIPAL_NAME_MAX >= 4 + KEY_ID_LEN, "key:ID fits");
-
-/* ---- roles ---- */
-
-static const struct {
-    const char *name;
-    unsigned bit;
-} role_names[] = {{"viewer", ROLE_VIEWER},
-                  {"operator", ROLE_OPERATOR},
-                  {"producer", ROLE_PRODUCER},
-                  {"worker", ROLE_WORKER},
-                  {"admin", ROLE_ADMIN}};
-
-unsigned role_of(str name) {
-    for (size_t i = 0; i < COUNT_OF(role_names); i++) {
-        if (str_eq(name, str_c(role_names[i].name))) return role_names[i].bit;
-    }
-    return 0;
-}
-
-void roles_json(unsigned roles, struct buf *out) {
-    json_array_begin(out);
-    for (size_t i = 0; i < COUNT_OF(role_names); i++) {
-        if (roles & role_names[i].bit) json_add_text(out, str_c(role_names[i].name));
-    }
-    json_array_end(out);
-}
 
 bool principal_sees(const struct principal *p, str tenant_id) {
     str own = str_c(p->tenant);

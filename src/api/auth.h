@@ -15,21 +15,9 @@
 #include "api/jwt.h"
 #include "api/pool.h"
 #include "base/buf.h"
+#include "core/role.h"
 #include "ledger/access/access.h"
 #include "ledger/writer.h"
-
-enum role {
-    ROLE_VIEWER = 1,
-    ROLE_OPERATOR = 2,
-    ROLE_PRODUCER = 4,
-    ROLE_WORKER = 8,
-    ROLE_ADMIN = 16,
-    ROLE_ALL = 31,
-};
-/* "viewer" ...; 0 for an unknown name. */
-unsigned role_of(str name);
-/* ["viewer","admin"], in the order above. */
-void roles_json(unsigned roles, struct buf *out);
 
 enum {
     PRINCIPAL_NAME_MAX = 100,
@@ -104,7 +92,5 @@ bool auth_check(struct auth *auth, struct auth_check *check, str authorization, 
 /* Makes a new key: fills key_id, the hash of its secret (the 43 characters) and the text to show
  * once. */
 void auth_key_make(char key_id[KEY_ID_LEN], uint8_t hash[SHA256_LEN], char text[KEY_TEXT_LEN + 1]);
-/* "keyId":... and its other members, without the braces: to answers and to the shell alike. */
-void api_key_json(const struct api_key *key, struct buf *out);
 /* The cache forgets the key: it was changed here. */
 void auth_forget(struct auth *auth, str key_id);

@@ -109,7 +109,7 @@ static bool read_id(struct call *c, struct effect_call *e) {
 static status load_effect(struct call *c, struct ledger *reader, struct error *err) {
     struct effect_call *e = c->own;
     status st = find_effect(c, reader, e->id, &e->info, err);
-    if (st == ST_OK) effect_json(&e->info, &c->out);
+    if (st == ST_OK) view_write(&view_effect, &e->info, &c->out);
     return st;
 }
 
@@ -166,8 +166,7 @@ static status list_effects(struct call *c, struct ledger *reader, struct error *
         st = outbox_list(reader, &e->filter, left < LIST_LOT ? (size_t)left : LIST_LOT, &arena,
                          &items, &count, &next, err);
         for (size_t i = 0; i < count && st == ST_OK; i++) {
-            json_next(&c->out);
-            effect_json(&items[i], &c->out);
+            view_write(&view_effect, &items[i], &c->out);
         }
         left -= (int64_t)count;
         e->filter.before = next;
@@ -204,8 +203,8 @@ static void get_run_effects(struct call *c) {
  * what the first one was told, and the effect as it is now. */
 
 static void put_requested(struct call *c, const struct effect_info *info, bool existing) {
-    effect_json(info, &c->out);
-    c->out.len--; /* its brace */
+    json_object_begin(&c->out);
+    view_members(&view_effect, info, &c->out);
     json_put_bool(&c->out, "existing", existing);
     json_object_end(&c->out);
 }

@@ -72,7 +72,6 @@ static status put_page(struct call *c, struct ledger *reader, read_lot read, str
         size_t i = 0; /* (what is not found, a tenant or a trace, has no events) */
         for (; i < page.count && (i == 0 || c->out.len < PAGE_BYTES_MAX); i++) {
             const struct event_record *rec = &page.records[i];
-            json_next(&c->out);
             if (r->feed)
                 event_feed_json(rec, &c->out);
             else
@@ -248,7 +247,6 @@ static status load_causes(struct call *c, struct ledger *reader, struct error *e
     page_begin(&c->out);
     size_t i = 0;
     for (; i < page.count && (i == 0 || c->out.len < PAGE_BYTES_MAX); i++) {
-        json_next(&c->out);
         event_feed_json(&page.records[i], &c->out);
     }
     more = more || i < page.count;
@@ -342,8 +340,7 @@ static status load_alerts(struct call *c, struct ledger *reader, struct error *e
     if (st != ST_OK) return st;
     page_begin(&c->out);
     for (size_t i = 0; i < count; i++) {
-        json_next(&c->out);
-        alert_json(&alerts[i], &c->out);
+        view_write(&view_alert, &alerts[i], &c->out);
     }
     bool more = (int64_t)count == r->limit;
     page_end(&c->out, more, 'a', more ? alerts[count - 1].run_no : 0,

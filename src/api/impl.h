@@ -19,6 +19,7 @@
 #include "base/limits.h"
 #include "base/map.h"
 #include "core/run.h"
+#include "view/view.h"
 
 struct call;
 
@@ -274,8 +275,6 @@ MUST_CHECK status query_none(struct call *call, struct error *err);
 void cursor_write(struct buf *out, char kind, int64_t a, int64_t b);
 /* CURSOR_INVALID at ?cursor. STR_NONE leaves both 0. */
 MUST_CHECK status cursor_read(str text, char kind, int64_t *a, int64_t *b, struct error *err);
-void base64url_write(struct buf *out, const void *bytes, size_t n);
-bool base64url_read(str text, struct arena *arena, str *out);
 
 /* ---- json_out.c: small pieces of answers ---- */
 
@@ -284,8 +283,6 @@ void page_begin(struct buf *out);
 /* Ends a page: ],"next":"..."} with a cursor for two numbers, or null if there is no more. */
 void page_end(struct buf *out, bool more, char kind, int64_t a, int64_t b);
 void page_end_text(struct buf *out, str cursor); /* the same; STR_NONE: there is no more */
-/* The members of a Run, without the braces. */
-void put_run(struct buf *out, const struct run_info *run);
 /* {"code":...,"where":...,"message":...}: of one line of a batch. */
 void put_error(struct buf *out, const struct error *err);
 

@@ -1,5 +1,6 @@
 /* api/keys.c: API keys: made, listed, changed, revoked; and the audit trail. */
 #include "api/impl.h"
+#include "base/base64.h"
 #include "base/time.h"
 
 enum { KEYS_DEFAULT = 50, KEYS_MAX = 1000, AUDIT_DEFAULT = 50 };
@@ -32,19 +33,6 @@ static const struct field list_fields[] = {
     {"limit", FIELD_INT, AT(limit), false, 1, KEYS_MAX},
     {"cursor", FIELD_TEXT, AT(cursor), false, 1, 0},
 };
-
-void api_key_json(const struct api_key *k, struct buf *out) {
-    json_put_text(out, "keyId", k->key_id);
-    json_put_text(out, "name", k->name);
-    json_put_text(out, "tenantId", k->tenant_id);
-    json_name(out, "roles");
-    roles_json(k->roles, out);
-    json_put_time(out, "createdAt", k->created_us);
-    json_put_time(out, "expiresAt", k->expires_us);
-    json_put_time(out, "lastUsedAt", k->used_us);
-    json_put_time(out, "revokedAt", k->revoked_us);
-    json_put_text(out, "createdBy", k->created_by);
-}
 
 static status read_roles(yyjson_val *val, unsigned *out, struct error *err) {
     size_t i;
@@ -79,7 +67,7 @@ static status create(struct call *c, struct ledger *ledger, struct error *err) {
     struct key_call *k = c->own;
     json_object_begin(&c->out);
     json_put_text(&c->out, "key", str_n(k->text, KEY_TEXT_LEN));
-    api_key_json(&k->key, &c->out);
+    view_members(&view_key, &k->key, &c->out);
     json_object_end(&c->out);
     /* Shown once means once: a repeated request is told that the key was made, not the key. */
     const struct append_rider *riders = call_riders(c, k->key.key_id, STR_NONE, 201, true);
@@ -90,7 +78,7 @@ static status create(struct call *c, struct ledger *ledger, struct error *err) {
         buf_init(&body, 4096);
         json_object_begin(&body);
         json_put_text(&body, "key", STR_NONE);
-        api_key_json(&k->key, &body);
+        view_members(&view_key, &k->key, &body);
         json_object_end(&body);
         c->receipt.body = arena_str(&c->arena, buf_str(&body));
         buf_release(&body);
@@ -167,9 +155,7 @@ static status load_key(struct call *c, struct ledger *reader, struct error *err)
     status st = find_key(c, reader, &k->key, err);
     if (st != ST_OK) return st;
     call_header(c, "ETag", key_tag(c, k->key.version));
-    json_object_begin(&c->out);
-    api_key_json(&k->key, &c->out);
-    json_object_end(&c->out);
+    view_write(&view_key, &k->key, &c->out);
     return ST_OK;
 }
 
@@ -195,9 +181,7 @@ static status list_keys(struct call *c, struct ledger *reader, struct error *err
     if (st != ST_OK) return st;
     page_begin(&c->out);
     for (size_t i = 0; i < count; i++) {
-        json_object_begin(&c->out);
-        api_key_json(&keys[i], &c->out);
-        json_object_end(&c->out);
+        view_write(&view_key, &keys[i], &c->out);
     }
     char mem[2 * KEY_ID_LEN];
     struct buf cursor;
@@ -241,9 +225,7 @@ static status change(struct call *c, struct ledger *ledger, struct error *err) {
     st = api_key_update(ledger, &k->key, call_riders(c, k->key.key_id, STR_NONE, 200, true), err);
     if (st != ST_OK || revoke) return st;
     call_header(c, "ETag", key_tag(c, k->key.version + 1));
-    json_object_begin(&c->out);
-    api_key_json(&k->key, &c->out);
-    json_object_end(&c->out);
+    view_write(&view_key, &k->key, &c->out);
     return ST_OK;
 }
 
@@ -293,27 +275,6 @@ static void delete_key(struct call *c) {
 
 /* ---- audit ---- */
 
-static void put_audit(struct buf *out, const struct audit_entry *e) {
-    json_object_begin(out);
-    json_put_int(out, "auditNo", e->audit_no);
-    json_put_time(out, "at", e->at_us);
-    json_put_text(out, "tenantId", e->tenant_id);
-    json_put_text(out, "actor", e->actor);
-    json_put_text(out, "remote", e->remote);
-    json_put_text(out, "requestId", e->request_id);
-    json_put_text(out, "action", e->action);
-    json_put_text(out, "target", e->target);
-    json_put_text(out, "outcome", e->outcome);
-    json_put_text_if(out, "code", e->code);
-    json_put_text_if(out, "reason", e->reason);
-    json_put_text_if(out, "projectId", e->project_id);
-    json_put_text_if(out, "environmentId", e->environment_id);
-    json_put_text_if(out, "runId", e->run_id);
-    json_put_int_if(out, "engineAttemptId", e->engine_attempt);
-    json_put_int_if(out, "logicalAttemptId", e->logical_attempt);
-    json_object_end(out);
-}
-
 static status list_audit(struct call *c, struct ledger *reader, struct error *err) {
     struct key_call *k = c->own;
     struct audit_entry *entries = NULL;
@@ -323,7 +284,7 @@ static status list_audit(struct call *c, struct ledger *reader, struct error *er
     if (st != ST_OK) return st;
     page_begin(&c->out);
     for (size_t i = 0; i < count; i++)
-        put_audit(&c->out, &entries[i]);
+        view_write(&view_audit, &entries[i], &c->out);
     bool more = (int64_t)count == k->limit;
     page_end(&c->out, more, 'u', more ? entries[count - 1].audit_no : 0, 0);
     return ST_OK;

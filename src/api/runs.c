@@ -497,9 +497,7 @@ static status list_runs(struct call *c, struct ledger *reader, struct error *err
         if (q->substatus.ptr) st = keep_substatus(c, reader, &runs[i], q->substatus, &keep, err);
         if (st != ST_OK) return st;
         if (!keep) continue;
-        json_object_begin(&c->out);
-        put_run(&c->out, &runs[i]);
-        json_object_end(&c->out);
+        view_write(&view_run, &runs[i], &c->out);
     }
     page_end(&c->out, next > 0, 'r', next, 0);
     return ST_OK;
@@ -520,7 +518,7 @@ static void get_runs(struct call *c) {
 static void put_run_now(struct call *c, const struct run_info *info,
                         const struct run_snapshot *snapshot, const struct engine_run_ref *ref) {
     json_object_begin(&c->out);
-    put_run(&c->out, info);
+    view_members(&view_run, info, &c->out);
     json_put_text_if(&c->out, "substatus", snapshot->substatus);
     json_put_text_if(&c->out, "message", snapshot->message);
     json_name(&c->out, "engineRunRef");
@@ -590,7 +588,7 @@ static status load_explanation(struct call *c, struct ledger *reader, struct err
     struct explanation x;
     status st = call_find_run(c, reader, c->args[0], &info, err);
     if (st == ST_OK) st = explain_run(reader, info.run_id, clock_wall_us(), &c->arena, &x, err);
-    if (st == ST_OK) explanation_json(&x, &c->out);
+    if (st == ST_OK) view_write(&view_explanation, &x, &c->out);
     return st;
 }
 
@@ -622,9 +620,7 @@ static status load_resolved(struct call *c, struct ledger *reader, struct error 
     if (st == ST_NOT_FOUND)
         return error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "", "no run is known by these ids");
     if (st != ST_OK) return st;
-    json_object_begin(&c->out);
-    put_run(&c->out, &info);
-    json_object_end(&c->out);
+    view_write(&view_run, &info, &c->out);
     return ST_OK;
 }
 

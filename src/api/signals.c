@@ -141,13 +141,9 @@ static void post_wake(struct call *c) {
  * Only the ledger knows the event's number and time, but its id is chosen here: the receipt holds
  * that, in the commit of the event itself, and a repeated request finds the event by it. */
 
-static void put_checkpoint(struct call *c, uuid event_id, int64_t run_seq, int64_t persisted_us) {
+static void put_checkpoint(struct call *c, const struct append_result *r) {
     buf_clear(&c->out);
-    json_object_begin(&c->out);
-    json_put_uuid(&c->out, "eventId", event_id);
-    json_put_int(&c->out, "runSeq", run_seq);
-    json_put_time(&c->out, "persistedAt", persisted_us);
-    json_object_end(&c->out);
+    view_write(&view_checkpoint, r, &c->out);
 }
 
 static status make_checkpoint(struct call *c, struct ledger *ledger, struct error *err) {
@@ -159,7 +155,7 @@ static status make_checkpoint(struct call *c, struct ledger *ledger, struct erro
     buf_put(&c->out, str_n(text, sizeof(text)));
     const struct append_rider *riders = call_riders(c, s->info.run_id, STR_NONE, 201, false);
     status st = ledger_checkpoint_as(ledger, s->info.run_id, id, riders, r, &c->arena, err);
-    if (st == ST_OK) put_checkpoint(c, r->event_id, r->run_seq, r->persisted_us);
+    if (st == ST_OK) put_checkpoint(c, r);
     return st;
 }
 
@@ -170,7 +166,11 @@ static status find_checkpoint(struct call *c, struct ledger *reader, struct erro
     if (st == ST_OK && !uuid_parse(c->before->body, &id))
         st = error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "", "a receipt names no checkpoint");
     if (st == ST_OK) st = ledger_find_event(reader, id, &c->arena, &rec, err);
-    if (st == ST_OK) put_checkpoint(c, id, rec.run_seq, rec.persisted_us);
+    if (st == ST_OK) {
+        struct append_result r = {
+            .event_id = id, .run_seq = rec.run_seq, .persisted_us = rec.persisted_us};
+        put_checkpoint(c, &r);
+    }
     return st == ST_NOT_FOUND && c->run_id.ptr ? ST_OK : st;
 }
 

@@ -16,6 +16,10 @@ struct gathering {
     struct arena *arena;
 };
 
+static status too_large(struct error *err) {
+    return error_at(err, ST_LIMIT, "ANSWER_TOO_LARGE", "", "the outputs of the run are too large");
+}
+
 static status keep_payload(void *context, const struct event_record *rec, struct error *err) {
     struct gathering *g = context;
     struct run *run = &g->q->view.run;
@@ -23,42 +27,26 @@ static status keep_payload(void *context, const struct event_record *rec, struct
     const struct step *s = run_step(run, rec->event.subject);
     if (!s || s->result_seq != rec->seq) return ST_OK;
     if (arena_try_str(g->arena, rec->event.payload, &g->q->payloads[s - run->steps])) return ST_OK;
-    return error_at(err, ST_LIMIT, "ANSWER_TOO_LARGE", "", "the outputs of the run are too large");
+    return too_large(err);
 }
 
 /* The output stands in the payload, beside what the engine adds. */
-static void put_output(struct call *c, str payload) {
+static status put_step(struct call *c, const struct step_view *step, str payload, int64_t now_us,
+                       struct error *err) {
     struct json_limits limits = {EVENT_BYTES_MAX, JSON_DEPTH_MAX};
     struct arena_mark mark = arena_mark(&c->arena);
+    struct step_shown shown;
     yyjson_val *root = NULL;
     struct error ignored;
+    step_show(step, now_us, &shown);
     if (payload.ptr && json_parse(payload, limits, &c->arena, &root, &ignored) == ST_OK) {
         yyjson_val *output = json_member(root, "output");
-        if (output) {
-            json_name(&c->out, "output");
-            (void)json_write(output, &c->out);
-        }
+        if (output) shown.output = json_text(output, &c->arena);
+        if (output && !shown.output.ptr) return too_large(err);
     }
+    view_write(&view_step, &shown, &c->out);
     arena_rewind(&c->arena, mark);
-}
-
-static void put_step(struct call *c, const struct step_view *s, str payload, int64_t now_us) {
-    struct buf *out = &c->out;
-    int64_t end = s->state == STEP_RUNNING ? now_us : s->ended_us;
-    json_object_begin(out);
-    json_put_text(out, "stepId", s->id);
-    json_put_text(out, "type", s->type);
-    json_put_text(out, "state", str_c(step_state_name(s->state)));
-    json_put_int(out, "logicalAttemptId", s->attempt);
-    json_put_time(out, "startedAt", s->started_us);
-    json_put_time(out, "endedAt", s->ended_us);
-    if (s->started_us > 0 && end > 0) /* (it may have begun since the request did) */
-        json_put_int(out, "durationMs", end > s->started_us ? (end - s->started_us) / 1000 : 0);
-    if (s->retried_us > 0) json_put_time(out, "retryAt", s->retry_us);
-    json_put_text(out, "code", s->code);
-    json_put_text(out, "message", s->message);
-    put_output(c, payload);
-    json_object_end(out);
+    return ST_OK;
 }
 
 static status load_steps(struct call *c, struct ledger *reader, struct error *err) {
@@ -76,12 +64,12 @@ static status load_steps(struct call *c, struct ledger *reader, struct error *er
     if (q->outputs) st = ledger_walk_run(reader, &info, 0, keep_payload, &g, err);
     if (st != ST_OK) return st;
     page_begin(&c->out);
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < count && st == ST_OK; i++) {
         if (q->view.steps[i].state != STEP_MENTIONED)
-            put_step(c, &q->view.steps[i], q->payloads[i], now);
+            st = put_step(c, &q->view.steps[i], q->payloads[i], now, err);
     }
     page_end_text(&c->out, STR_NONE);
-    return ST_OK;
+    return st;
 }
 
 static void get_steps(struct call *c) {

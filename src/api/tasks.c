@@ -2,8 +2,8 @@
  *
  * The token of a task is opaque to workers: which lease of which attempt of which step. Forging one
  * gains nothing: the lease number is the fence, and the run must be the caller's tenant's. */
-#include "adapters/trace.h"
 #include "api/impl.h"
+#include "base/base64.h"
 #include "base/time.h"
 
 enum {
@@ -20,17 +20,6 @@ enum {
 };
 
 /* ---- tokens ---- */
-
-static void put_token(struct buf *out, const struct task_ref *ref) {
-    char text[TASK_REF_MAX];
-    struct buf plain;
-    buf_init_fixed(&plain, text, sizeof(text));
-    task_ref_write(&plain, ref);
-    json_name(out, "task");
-    buf_put_char(out, '"');
-    base64url_write(out, plain.ptr, plain.len);
-    buf_put_char(out, '"');
-}
 
 static str own_tenant(const struct call *c) {
     str own = str_c(c->who->tenant);
@@ -71,32 +60,10 @@ static const struct field poll_fields[] = {
     {"tenantId", FIELD_TEXT, AT(tenant), false, 1, 0},
 };
 
-static void put_traceparent(struct buf *out, const struct task *t) {
-    char text[TRACE_PARENT_LEN];
-    if (trace_parent(t->correlation, t->ref.run_id, t->ref.step_id, t->ref.attempt, text))
-        json_put_text(out, "traceparent", str_n(text, sizeof(text)));
-}
-
-static void put_task(struct buf *out, const struct task *t) {
-    json_object_begin(out);
-    put_token(out, &t->ref);
-    json_put_text(out, "runId", t->ref.run_id);
-    json_put_text(out, "stepId", t->ref.step_id);
-    json_put_int(out, "attempt", t->ref.attempt);
-    json_put_int(out, "lease", t->ref.lease);
-    json_put_text(out, "tenantId", t->tenant_id);
-    json_put_text(out, "queue", t->queue);
-    json_name(out, "input");
-    buf_put(out, t->input.ptr && t->input.len > 0 ? t->input : STR("null"));
-    json_put_time(out, "leaseUntil", t->lease_until_us);
-    put_traceparent(out, t);
-    json_object_end(out);
-}
-
 static void put_tasks(struct buf *out, const struct task *tasks, size_t count) {
     page_begin(out);
     for (size_t i = 0; i < count; i++)
-        put_task(out, &tasks[i]);
+        view_write(&view_task, &tasks[i], out);
     buf_put_c(out, "]}");
 }
 
@@ -164,7 +131,7 @@ static bool put_again(struct call *c, struct task_ref *ref, struct error *err) {
     arena_init(&arena, 4096, (size_t)64 * 1024 * 1024);
     ref->tenant_id = own_tenant(c);
     status st = engine_task_again(c->api->engine, ref, &arena, &task, err);
-    if (st == ST_OK) put_task(&c->out, &task);
+    if (st == ST_OK) view_write(&view_task, &task, &c->out);
     arena_release(&arena);
     return st != ST_RETRY;
 }

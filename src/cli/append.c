@@ -19,12 +19,12 @@
 #include "base/limits.h"
 #include "base/os.h"
 #include "base/queue.h"
-#include "cli/parse.h"
 #include "cli/progress.h"
 #include "cli/remote.h"
 #include "core/event_v1.h"
 #include "db/db.h"
 #include "ledger/writer.h"
+#include "view/view.h"
 
 enum { LOTS = 3, GROUP_DEFAULT = 512 };
 #define LOT_BYTES_FULL ((size_t)2 * 1024 * 1024) /* keeps an import of large events small, too */
@@ -103,15 +103,6 @@ static void lot_answered(struct writer_call *call) {
 
 /* ---- results ---- */
 
-static void put_result(struct buf *out, const struct append_result *r) {
-    json_object_begin(out);
-    json_put_uuid(out, "eventId", r->event_id);
-    json_put_int(out, "runSeq", r->run_seq);
-    json_put_time(out, "persistedAt", r->persisted_us);
-    json_put_bool(out, "duplicate", r->duplicate);
-    json_object_end(out);
-}
-
 static void put_refusal(struct buf *out, int64_t line, const struct error *why) {
     json_object_begin(out);
     json_put_int(out, "line", line);
@@ -141,7 +132,7 @@ static void print_line(struct import *im, const struct lot *lot, const struct li
     else if (r->code != ST_OK)
         put_refusal(out, line->number, r->err);
     else
-        put_result(out, r);
+        view_write(&view_result, r, out);
     list_json_end(&im->results);
     if (line->refused || (lot->call.code == ST_OK && r->code != ST_OK))
         im->refused++;
@@ -220,7 +211,7 @@ static bool read_results(struct import *im, const struct append_request *q, str 
         yyjson_val *e = json_member(root, "error");
         q->results[i] = (struct append_result){0};
         if (!e)
-            parse_result(root, &q->results[i]);
+            view_read(&view_result, root, &im->parsed, &q->results[i]);
         else if (!read_refusal(e, q->arena, &q->results[i]))
             return false;
     }

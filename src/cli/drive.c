@@ -11,7 +11,6 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "base/time.h"
-#include "cli/parse.h"
 #include "cli/source.h"
 #include "db/db.h"
 
@@ -563,7 +562,7 @@ static bool on_event(void *context, str line) {
     if (line.len == 0) return true;
     if (f->count == FOLLOW_EVENTS || f->arena.used > FOLLOW_BYTES_MAX / 2) show_followed(d);
     if (json_parse(line, limits, &f->arena, &root, &ignored) != ST_OK) return false;
-    parse_event(root, &f->arena, &rec);
+    view_read(&view_event, root, &f->arena, &rec);
     f->after = rec.run_seq;
     if (run_level_end(rec.event.type)) d->over = true;
     f->events[f->count++] = (struct live_event){.type = rec.event.type,

@@ -47,7 +47,7 @@ static str error_part(struct cli *cli, const struct effect_info *info, const cha
 static void print_effect(struct cli *cli, struct list *list, const struct effect_info *info) {
     const struct effect *e = &info->effect;
     if (!list_is_table(list)) {
-        effect_json(info, list_json(list));
+        view_write(&view_effect, info, list_json(list));
         list_json_end(list);
         return;
     }
@@ -90,7 +90,7 @@ static void print_one(struct cli *cli, const struct effect_info *info) {
     char executed[INT_TEXT_MAX];
     char retries[2 * INT_TEXT_MAX];
     if (cli->format != OUT_TABLE) {
-        effect_json(info, out);
+        view_write(&view_effect, info, out);
         buf_put_char(out, '\n');
         return;
     }
@@ -132,20 +132,18 @@ static status read_filter(struct cli *cli, struct outbox_filter *f, struct error
 static status print_pages(struct cli *cli, struct source *source, const struct outbox_filter *f,
                           int64_t left, struct list *list, struct error *err) {
     struct arena arena;
-    str cursor = STR_NONE;
+    struct page page = {0};
     status st = ST_OK;
     arena_init(&arena, (size_t)64 * 1024, PAGE_BYTES_MAX);
     do {
         struct effect_info *items = NULL;
-        size_t count = 0;
         arena_reset(&arena);
-        st = source->ops->effect_list(source, f, cursor,
-                                      left < EFFECTS_PAGE ? (size_t)left : EFFECTS_PAGE, &arena,
-                                      &items, &count, &cursor, err);
-        for (size_t i = 0; i < count && st == ST_OK; i++)
+        page.limit = left < EFFECTS_PAGE ? (size_t)left : EFFECTS_PAGE;
+        st = source->ops->effect_list(source, f, &page, &arena, &items, err);
+        for (size_t i = 0; i < page.count && st == ST_OK; i++)
             print_effect(cli, list, &items[i]);
-        left -= (int64_t)count;
-    } while (st == ST_OK && cursor.ptr && left > 0);
+        left -= (int64_t)page.count;
+    } while (st == ST_OK && page.cursor.ptr && left > 0);
     arena_release(&arena);
     return st;
 }
@@ -237,8 +235,8 @@ status cmd_effect_request(struct cli *cli, struct error *err) {
                     outbox_status_name(info.effect.status));
         return ST_OK;
     }
-    effect_json(&info, out);
-    out->len--; /* its brace */
+    json_object_begin(out);
+    view_members(&view_effect, &info, out);
     json_put_bool(out, "existing", existing);
     buf_put_c(out, "}\n");
     return ST_OK;

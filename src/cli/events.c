@@ -7,7 +7,6 @@
 
 #include "base/json.h"
 #include "base/limits.h"
-#include "cli/parse.h"
 #include "cli/remote.h"
 #include "cli/source.h"
 
@@ -254,7 +253,7 @@ static bool print_remote_line(void *context, str line) {
         arena_reset(&f->page_arena);
         r->st = json_parse(line, limits, &f->page_arena, &root, &r->err);
         if (r->st != ST_OK) return false;
-        parse_event(root, &f->page_arena, &rec);
+        view_read(&view_event, root, &f->page_arena, &rec);
         print_record(f, &rec);
     }
     if (line.len == 0 || args_has(&f->cli->args, OPT_FOLLOW)) list_flush(&f->list);
@@ -289,7 +288,7 @@ static status page_remote(struct feed *f, struct error *err) {
         st = remote_get(f->remote, &t, &f->page_arena, &answer, err);
         if (st != ST_OK) return st;
         yyjson_arr_foreach(json_member(answer, "items"), i, max, item) {
-            parse_event(item, &f->page_arena, &rec);
+            view_read(&view_event, item, &f->page_arena, &rec);
             if (f->left > 0) print_record(f, &rec);
         }
         str next = STR_NONE;

@@ -117,7 +117,7 @@ status cmd_explain(struct cli *cli, struct error *err) {
         print_explanation(&x, &cli->out.buf);
         return ST_OK;
     }
-    explanation_json(&x, &cli->out.buf);
+    view_write(&view_explanation, &x, &cli->out.buf);
     buf_put_char(&cli->out.buf, '\n');
     return ST_OK;
 }
@@ -128,31 +128,10 @@ static const struct column step_columns[] = {
     {"STEP", false, 40},   {"TYPE", false, 0},    {"STATE", false, 0}, {"ATTEMPT", true, 0},
     {"STARTED", false, 0}, {"DURATION", true, 0}, {"CODE", false, 30}};
 
-static int64_t took_us(const struct step_view *s, int64_t now_us) {
-    if (s->started_us == 0) return -1;
-    if (s->state == STEP_RUNNING) return now_us - s->started_us;
-    return s->ended_us > 0 ? s->ended_us - s->started_us : -1;
-}
-
-static void put_step_json(const struct step_view *s, int64_t now_us, struct buf *out) {
-    json_object_begin(out);
-    json_put_text(out, "stepId", s->id);
-    json_put_text(out, "type", s->type);
-    json_put_text(out, "state", str_c(step_state_name(s->state)));
-    json_put_int(out, "logicalAttemptId", s->attempt);
-    json_put_time(out, "startedAt", s->started_us);
-    json_put_time(out, "endedAt", s->ended_us);
-    int64_t took = took_us(s, now_us);
-    if (took >= 0) json_put_int(out, "durationMs", took / 1000);
-    if (s->retried_us > 0) json_put_time(out, "retryAt", s->retry_us);
-    json_put_text(out, "code", s->code);
-    json_put_text(out, "message", s->message);
-    json_object_end(out);
-}
-
-static void print_step(struct list *list, const struct step_view *s, int64_t now_us) {
+static void print_step(struct list *list, const struct step_shown *shown) {
+    const struct step_view *s = &shown->step;
     if (!list_is_table(list)) {
-        put_step_json(s, now_us, list_json(list));
+        view_write(&view_step, shown, list_json(list));
         list_json_end(list);
         return;
     }
@@ -160,9 +139,8 @@ static void print_step(struct list *list, const struct step_view *s, int64_t now
     char started[TIME_TEXT_MAX];
     char mem[32];
     struct buf duration;
-    int64_t took = took_us(s, now_us);
     buf_init_fixed(&duration, mem, sizeof(mem));
-    if (took >= 0) live_duration(took, &duration);
+    if (shown->duration_ms >= 0) live_duration(shown->duration_ms * 1000, &duration);
     list_row(list, (struct cell[]){{s->id, TONE_PLAIN},
                                    {s->type, TONE_PLAIN},
                                    {str_c(step_state_name(s->state)), step_tone(s->state)},
@@ -174,7 +152,7 @@ static void print_step(struct list *list, const struct step_view *s, int64_t now
 
 status cmd_run_steps(struct cli *cli, struct error *err) {
     struct source *source = NULL;
-    struct step_view *steps = NULL;
+    struct step_shown *steps = NULL;
     struct list list;
     size_t count = 0;
     status st = source_open(cli, SOURCE_READ, &source, err);
@@ -182,11 +160,9 @@ status cmd_run_steps(struct cli *cli, struct error *err) {
         st = source->ops->steps(source, cli->args.words[0], &cli->arena, &steps, &count, err);
     source_close(source);
     if (st != ST_OK) return st;
-    int64_t now = clock_wall_us();
     list_open(&list, &cli->out, cli->format, step_columns, COUNT_OF(step_columns), cli->colour);
-    for (size_t i = 0; i < count; i++) {
-        if (steps[i].state != STEP_MENTIONED) print_step(&list, &steps[i], now);
-    }
+    for (size_t i = 0; i < count; i++)
+        print_step(&list, &steps[i]);
     bool none = list.count == 0;
     list_close(&list);
     if (none && cli->format == OUT_TABLE) cli_say("no step has begun yet");
@@ -236,7 +212,7 @@ static void print_log_json(struct logs *l, const struct step_view *s, int64_t at
     json_put_text(out, "stepId", s->id);
     json_put_int(out, "logicalAttemptId", attempt);
     json_put_text(out, "stream", is_stderr ? STR("stderr") : STR("stdout"));
-    json_put_text(out, "text", text);
+    put_shown(out, "text", text); /* whatever the step wrote */
     json_object_end(out);
     list_json_end(&l->list);
 }

@@ -40,10 +40,7 @@ static const struct column key_columns[] = {
 
 static void print_key(struct list *list, const struct api_key *k) {
     if (!list_is_table(list)) {
-        struct buf *out = list_json(list);
-        json_object_begin(out);
-        api_key_json(k, out);
-        json_object_end(out);
+        view_write(&view_key, k, list_json(list));
         list_json_end(list);
         return;
     }
@@ -63,9 +60,8 @@ static void print_key(struct list *list, const struct api_key *k) {
 
 static void print_one(struct cli *cli, const struct api_key *k) {
     if (cli->format != OUT_TABLE) {
-        json_object_begin(&cli->out.buf);
-        api_key_json(k, &cli->out.buf);
-        buf_put_c(&cli->out.buf, "}\n");
+        view_write(&view_key, k, &cli->out.buf);
+        buf_put_char(&cli->out.buf, '\n');
         return;
     }
     struct list list;
@@ -123,7 +119,7 @@ status cmd_key_create(struct cli *cli, struct error *err) {
     }
     json_object_begin(out);
     json_put_text(out, "key", text);
-    api_key_json(&key, out);
+    view_members(&view_key, &key, out);
     buf_put_c(out, "}\n");
     return ST_OK;
 }
@@ -134,20 +130,18 @@ status cmd_key_list(struct cli *cli, struct error *err) {
     struct source *source = NULL;
     struct arena arena;
     struct list list;
-    str cursor = STR_NONE;
+    struct page page = {.limit = KEYS_PAGE};
     status st = source_open(cli, SOURCE_READ, &source, err);
     if (st != ST_OK) return st;
     arena_init(&arena, (size_t)64 * 1024, PAGE_BYTES_MAX);
     list_open(&list, &cli->out, cli->format, key_columns, COUNT_OF(key_columns), cli->colour);
     do {
         struct api_key *keys = NULL;
-        size_t count = 0;
         arena_reset(&arena);
-        st = source->ops->key_list(source, cli->args.values[OPT_TENANT], cursor, KEYS_PAGE, &arena,
-                                   &keys, &count, &cursor, err);
-        for (size_t i = 0; i < count && st == ST_OK; i++)
+        st = source->ops->key_list(source, cli->args.values[OPT_TENANT], &page, &arena, &keys, err);
+        for (size_t i = 0; i < page.count && st == ST_OK; i++)
             print_key(&list, &keys[i]);
-    } while (st == ST_OK && cursor.ptr);
+    } while (st == ST_OK && page.cursor.ptr);
     bool none = list.count == 0;
     list_close(&list);
     arena_release(&arena);
@@ -188,30 +182,9 @@ static const struct column audit_columns[] = {
     {"AT", false, 0},      {"ACTOR", false, 32},  {"FROM", false, 24},  {"ACTION", false, 0},
     {"TARGET", false, 40}, {"OUTCOME", false, 0}, {"REASON", false, 40}};
 
-static void put_audit(struct buf *out, const struct audit_entry *e) {
-    json_object_begin(out);
-    json_put_int(out, "auditNo", e->audit_no);
-    json_put_time(out, "at", e->at_us);
-    json_put_text(out, "tenantId", e->tenant_id);
-    json_put_text(out, "actor", e->actor);
-    json_put_text(out, "remote", e->remote);
-    json_put_text(out, "requestId", e->request_id);
-    json_put_text(out, "action", e->action);
-    json_put_text(out, "target", e->target);
-    json_put_text(out, "outcome", e->outcome);
-    json_put_text_if(out, "code", e->code);
-    json_put_text_if(out, "reason", e->reason);
-    json_put_text_if(out, "projectId", e->project_id);
-    json_put_text_if(out, "environmentId", e->environment_id);
-    json_put_text_if(out, "runId", e->run_id);
-    json_put_int_if(out, "engineAttemptId", e->engine_attempt);
-    json_put_int_if(out, "logicalAttemptId", e->logical_attempt);
-    json_object_end(out);
-}
-
 static void print_audit(struct list *list, const struct audit_entry *e) {
     if (!list_is_table(list)) {
-        put_audit(list_json(list), e);
+        view_write(&view_audit, e, list_json(list));
         list_json_end(list);
         return;
     }
@@ -231,7 +204,7 @@ status cmd_audit(struct cli *cli, struct error *err) {
     struct source *source = NULL;
     struct arena arena;
     struct list list;
-    str cursor = STR_NONE;
+    struct page page = {0};
     int64_t left = 0;
     status st = args_int(&cli->args, OPT_LIMIT, 1, INT64_MAX, AUDIT_DEFAULT, &left, err);
     if (st == ST_OK) st = source_open(cli, SOURCE_READ, &source, err);
@@ -240,15 +213,13 @@ status cmd_audit(struct cli *cli, struct error *err) {
     list_open(&list, &cli->out, cli->format, audit_columns, COUNT_OF(audit_columns), cli->colour);
     do {
         struct audit_entry *entries = NULL;
-        size_t count = 0;
         arena_reset(&arena);
-        st = source->ops->audit(source, cli->args.values[OPT_TENANT], cursor,
-                                left < AUDIT_PAGE ? (size_t)left : AUDIT_PAGE, &arena, &entries,
-                                &count, &cursor, err);
-        for (size_t i = 0; i < count && st == ST_OK; i++)
+        page.limit = left < AUDIT_PAGE ? (size_t)left : AUDIT_PAGE;
+        st = source->ops->audit(source, cli->args.values[OPT_TENANT], &page, &arena, &entries, err);
+        for (size_t i = 0; i < page.count && st == ST_OK; i++)
             print_audit(&list, &entries[i]);
-        left -= (int64_t)count;
-    } while (st == ST_OK && cursor.ptr && left > 0);
+        left -= (int64_t)page.count;
+    } while (st == ST_OK && page.cursor.ptr && left > 0);
     bool none = list.count == 0;
     list_close(&list);
     arena_release(&arena);

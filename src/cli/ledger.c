@@ -18,7 +18,7 @@ static const struct column alert_columns[] = {
 
 static void print_alert(struct list *list, const struct alert *a) {
     if (!list_is_table(list)) {
-        alert_json(a, list_json(list));
+        view_write(&view_alert, a, list_json(list));
         list_json_end(list);
         return;
     }
@@ -37,21 +37,19 @@ static status print_alerts(struct cli *cli, struct source *source, struct list *
                            struct error *err) {
     struct arena arena;
     int64_t left = 0;
-    str cursor = STR_NONE;
+    struct page page = {0};
     bool more = true;
     status st = args_int(&cli->args, OPT_LIMIT, 1, INT64_MAX, INT64_MAX, &left, err);
     arena_init(&arena, (size_t)64 * 1024, ALERTS_BYTES_MAX);
     while (st == ST_OK && left > 0 && more) {
         struct alert *alerts = NULL;
-        size_t count = 0;
         arena_reset(&arena);
-        st = source->ops->alerts(source, cli->args.values[OPT_RUN], cursor,
-                                 left < ALERTS_PAGE ? (size_t)left : ALERTS_PAGE, &arena, &alerts,
-                                 &count, &cursor, err);
-        for (size_t i = 0; st == ST_OK && i < count; i++)
+        page.limit = left < ALERTS_PAGE ? (size_t)left : ALERTS_PAGE;
+        st = source->ops->alerts(source, cli->args.values[OPT_RUN], &page, &arena, &alerts, err);
+        for (size_t i = 0; st == ST_OK && i < page.count; i++)
             print_alert(list, &alerts[i]);
-        more = cursor.ptr != NULL;
-        left -= (int64_t)count;
+        more = page.cursor.ptr != NULL;
+        left -= (int64_t)page.count;
     }
     arena_release(&arena);
     return st;
@@ -89,38 +87,24 @@ status cmd_ledger_checkpoint(struct cli *cli, struct error *err) {
         buf_printf(out, "checkpoint saved, as event %lld of the run\n", (long long)r.run_seq);
         return ST_OK;
     }
-    json_object_begin(out);
-    json_put_uuid(out, "eventId", r.event_id);
-    json_put_int(out, "runSeq", r.run_seq);
-    json_put_time(out, "persistedAt", r.persisted_us);
-    json_put_bool(out, "duplicate", r.duplicate);
-    buf_put_c(out, "}\n");
+    view_write(&view_result, &r, out);
+    buf_put_char(out, '\n');
     return ST_OK;
 }
 
 /* ---- verify and rebuild ---- */
 
-static void print_report(struct cli *cli, const struct verify_report *r, bool state) {
+static void print_report(struct cli *cli, const struct verify_report *r) {
     struct buf *out = &cli->out.buf;
     if (cli->format == OUT_TABLE) {
         if (r->damaged) return; /* the error tells it */
         buf_printf(out, "verified: %lld events of %lld runs, hash chain and order%s\n",
                    (long long)r->events, (long long)r->runs,
-                   state ? ", and every projection equals the replay of its events" : "");
+                   r->state ? ", and every projection equals the replay of its events" : "");
         return;
     }
-    json_object_begin(out);
-    json_put_bool(out, "damaged", r->damaged);
-    json_put_int(out, "events", r->events);
-    json_put_int(out, "runs", r->runs);
-    json_put_bool(out, "state", state);
-    if (r->damaged) {
-        json_put_text(out, "tenantId", r->tenant_id);
-        json_put_int_if(out, "sequenceNumber", r->seq);
-        json_put_text(out, "runId", r->run_id);
-        json_put_text(out, "what", str_c(r->what));
-    }
-    buf_put_c(out, "}\n");
+    view_write(&view_report, r, out);
+    buf_put_char(out, '\n');
 }
 
 static status damage_error(const struct verify_report *r, struct error *err) {
@@ -147,7 +131,7 @@ status cmd_ledger_verify(struct cli *cli, struct error *err) {
     progress_start(&progress, "verifying", wants_progress(cli));
     st = source->ops->verify(source, state, progress_tick, &progress, &arena, &report, err);
     progress_end(&progress);
-    if (st == ST_OK) print_report(cli, &report, state);
+    if (st == ST_OK) print_report(cli, &report);
     if (st == ST_OK && report.damaged) st = damage_error(&report, err);
     arena_release(&arena);
     source_close(source);
@@ -182,27 +166,17 @@ status cmd_ledger_stats(struct cli *cli, struct error *err) {
     if (st == ST_OK) st = source->ops->stats(source, &s, err);
     source_close(source);
     if (st != ST_OK) return st;
-    const struct {
-        const char *name;
-        int64_t value;
-    } members[] = {{"tenants", s.tenants},
-                   {"runs", s.runs},
-                   {"openRuns", s.open_runs},
-                   {"events", s.events},
-                   {"alerts", s.alerts},
-                   {"rejections", s.rejections},
-                   {"checkpoints", s.checkpoints},
-                   {"effectsWaiting", s.effects_waiting},
-                   {"effectsDead", s.effects_dead},
-                   {"bytes", s.bytes}};
-    if (cli->format != OUT_TABLE) json_object_begin(out);
-    for (size_t i = 0; i < COUNT_OF(members); i++) {
-        if (cli->format == OUT_TABLE)
-            buf_printf(out, "%-14s %12lld\n", members[i].name, (long long)members[i].value);
-        else
-            json_put_int(out, members[i].name, members[i].value);
+    if (cli->format == OUT_TABLE) {
+        for (size_t i = 0; i < view_stats.count; i++) {
+            const struct member_row *m = &view_stats.rows[i];
+            int64_t value;
+            memcpy(&value, (const char *)&s + m->offset, sizeof(value));
+            buf_printf(out, "%-14s %12lld\n", m->name, (long long)value);
+        }
+    } else {
+        view_write(&view_stats, &s, out);
+        buf_put_char(out, '\n');
     }
-    if (cli->format != OUT_TABLE) buf_put_c(out, "}\n");
     return ST_OK;
 }
 

@@ -12,31 +12,9 @@ static enum tone tone_of(enum run_status s) {
 
 /* ---- one run ---- */
 
-static void put_identity(const struct run_info *r, struct buf *out) {
-    json_put_text(out, "runId", r->run_id);
-    json_put_text(out, "tenantId", r->tenant_id);
-    json_put_text(out, "projectId", r->project_id);
-    json_put_text(out, "environmentId", r->environment_id);
-    json_put_text(out, "planId", r->plan_id);
-    json_put_text(out, "planVersion", r->plan_version);
-    json_put_uuid(out, "correlationId", r->correlation_id);
-}
-
 static void put_run_json(const struct run_info *r, struct buf *out) {
-    const struct run_head *h = &r->head;
     json_object_begin(out);
-    put_identity(r, out);
-    json_put_text(out, "status", str_c(run_status_name(h->status)));
-    json_put_text(out, "mark", h->inconsistent ? STR("INCONSISTENT") : STR_NONE);
-    json_put_int(out, "runSeq", h->run_seq);
-    json_put_int(out, "totalSteps", h->total_steps);
-    json_put_int(out, "failedSteps", h->failed_steps);
-    json_put_int(out, "openSteps", h->open_steps);
-    json_put_int(out, "engineAttemptId", h->engine_attempt);
-    json_put_time(out, "openedAt", r->opened_us);
-    json_put_time(out, "startedAt", r->started_us);
-    json_put_time(out, "completedAt", r->ended_us);
-    json_put_time(out, "updatedAt", r->updated_us);
+    view_members(&view_run, r, out);
     json_put_int_if(out, "cursor", r->run_no); /* a server keeps its own */
     json_object_end(out);
 }
@@ -104,21 +82,19 @@ static status make_filter(struct cli *cli, struct run_filter *f, int64_t *limit,
 static status print_runs(struct source *source, const struct run_filter *f, int64_t left,
                          struct list *list, str *cursor, struct error *err) {
     struct arena arena;
+    struct page page = {.cursor = *cursor};
     status st = ST_OK;
-    bool more = true;
     arena_init(&arena, (size_t)64 * 1024, LIST_BYTES_MAX);
-    while (st == ST_OK && more && left > 0) {
+    do {
         struct run_info *runs = NULL;
-        size_t count = 0;
-        size_t page = left < LIST_PAGE ? (size_t)left : LIST_PAGE;
         arena_reset(&arena);
-        st = source->ops->list_runs(source, f, *cursor, page, &arena, &runs, &count, cursor, err);
-        if (st != ST_OK) break;
-        more = cursor->ptr != NULL;
-        for (size_t i = 0; i < count; i++)
+        page.limit = left < LIST_PAGE ? (size_t)left : LIST_PAGE;
+        st = source->ops->list_runs(source, f, &page, &arena, &runs, err);
+        for (size_t i = 0; i < page.count && st == ST_OK; i++)
             print_run(list, &runs[i]);
-        left -= (int64_t)count;
-    }
+        left -= (int64_t)page.count;
+    } while (st == ST_OK && page.cursor.ptr && left > 0);
+    *cursor = page.cursor;
     arena_release(&arena);
     return st;
 }
@@ -210,7 +186,7 @@ static void print_show(struct cli *cli, const struct run_info *r, const struct r
 
 static void put_show_json(const struct run_info *r, const struct run *run, struct buf *out) {
     json_object_begin(out);
-    put_identity(r, out);
+    members_write(view_run.rows, RUN_IDENTITY_ROWS, r, out);
     json_put_time(out, "openedAt", r->opened_us);
     json_put_time(out, "startedAt", run->head.started_seq > 0 ? r->started_us : 0);
     json_put_time(out, "completedAt", run->head.ended_seq > 0 ? r->ended_us : 0);

@@ -269,19 +269,17 @@ static status each_open(struct source *source,
     struct run_filter filter = {.statuses = 1U << RUN_PENDING | 1U << RUN_APPROVED |
                                             1U << RUN_RUNNING | 1U << RUN_PAUSED};
     struct arena arena;
-    str cursor = STR_NONE;
+    struct page page = {.limit = OPEN_PAGE};
     status st = ST_OK;
     *found = false;
     arena_init(&arena, (size_t)64 * 1024, (size_t)16 * 1024 * 1024);
     do {
         struct run_info *runs = NULL;
-        size_t count = 0;
         arena_reset(&arena);
-        st = source->ops->list_runs(source, &filter, cursor, OPEN_PAGE, &arena, &runs, &count,
-                                    &cursor, err);
-        for (size_t k = 0; k < count && st == ST_OK && !*found; k++)
+        st = source->ops->list_runs(source, &filter, &page, &arena, &runs, err);
+        for (size_t k = 0; k < page.count && st == ST_OK && !*found; k++)
             *found = each(context, &runs[k]);
-    } while (st == ST_OK && cursor.ptr && !*found);
+    } while (st == ST_OK && page.cursor.ptr && !*found);
     arena_release(&arena);
     return st;
 }

@@ -1,23 +1,27 @@
 /* cli/source.h: where a command finds what it shows or changes: a ledger that it opens itself, or a
  * server that has one. The commands do not know which.
  *
- * source_ledger.c and source_remote.c are the two. Lists come in pages: `cursor` is STR_NONE for
- * the first one and the last page's *next for the others; *next is STR_NONE after the last.
- * Everything lives in the arena that was given. */
+ * source_ledger.c and source_remote.c are the two. Lists come in pages, newest first. Everything
+ * lives in the arena that was given, cursors in the command's. */
 #pragma once
 
 #include "cli/cli.h"
-#include "engine/status.h"
-#include "ledger/access/access.h"
-#include "outbox/outbox.h"
+#include "view/view.h"
+
+/* A page of a list: which one, and what came. */
+struct page {
+    str cursor;   /* where it begins, STR_NONE: at the first; then where to go on, STR_NONE: no more
+                   */
+    size_t limit; /* no more things than this */
+    size_t count; /* how many came */
+};
 
 struct source;
 struct source_ops {
     status (*find_run)(struct source *s, str run_id, struct arena *arena, struct run_info *out,
                        struct error *err);
-    status (*list_runs)(struct source *s, const struct run_filter *filter, str cursor, size_t limit,
-                        struct arena *arena, struct run_info **runs, size_t *count, str *next,
-                        struct error *err);
+    status (*list_runs)(struct source *s, const struct run_filter *filter, struct page *page,
+                        struct arena *arena, struct run_info **runs, struct error *err);
     status (*resolve)(struct source *s, str tenant_id, str provider, str workflow_id,
                       str provider_run_id, struct arena *arena, struct run_info *out,
                       struct error *err);
@@ -27,14 +31,14 @@ struct source_ops {
     /* The run's events in order, borrowed. A server gives no facts, and their runSeq as seq. */
     status (*walk)(struct source *s, const struct run_info *run, ledger_walk walk, void *context,
                    struct error *err);
-    status (*steps)(struct source *s, str run_id, struct arena *arena, struct step_view **steps,
+    status (*steps)(struct source *s, str run_id, struct arena *arena, struct step_shown **steps,
                     size_t *count, struct error *err);
     status (*explain)(struct source *s, str run_id, struct arena *arena, struct explanation *out,
                       struct error *err);
     status (*causes)(struct source *s, uuid event_id, size_t limit, struct arena *arena,
                      struct event_page *page, bool *more, struct error *err);
-    status (*alerts)(struct source *s, str run_id, str cursor, size_t limit, struct arena *arena,
-                     struct alert **alerts, size_t *count, str *next, struct error *err);
+    status (*alerts)(struct source *s, str run_id, struct page *page, struct arena *arena,
+                     struct alert **alerts, struct error *err);
     status (*stats)(struct source *s, struct ledger_stats *out, struct error *err);
     status (*verify)(struct source *s, bool state, ledger_progress progress, void *context,
                      struct arena *arena, struct verify_report *out, struct error *err);
@@ -50,15 +54,13 @@ struct source_ops {
                          struct error *err);
     status (*key_find)(struct source *s, str key_id, struct arena *arena, struct api_key *out,
                        struct error *err);
-    status (*key_list)(struct source *s, str tenant_id, str cursor, size_t limit,
-                       struct arena *arena, struct api_key **keys, size_t *count, str *next,
-                       struct error *err);
+    status (*key_list)(struct source *s, str tenant_id, struct page *page, struct arena *arena,
+                       struct api_key **keys, struct error *err);
     status (*key_revoke)(struct source *s, str key_id, struct error *err);
-    status (*audit)(struct source *s, str tenant_id, str cursor, size_t limit, struct arena *arena,
-                    struct audit_entry **entries, size_t *count, str *next, struct error *err);
-    status (*effect_list)(struct source *s, const struct outbox_filter *filter, str cursor,
-                          size_t limit, struct arena *arena, struct effect_info **items,
-                          size_t *count, str *next, struct error *err);
+    status (*audit)(struct source *s, str tenant_id, struct page *page, struct arena *arena,
+                    struct audit_entry **entries, struct error *err);
+    status (*effect_list)(struct source *s, const struct outbox_filter *filter, struct page *page,
+                          struct arena *arena, struct effect_info **items, struct error *err);
     status (*effect_find)(struct source *s, uuid id, struct arena *arena, struct effect_info *out,
                           struct error *err);
     status (*effect_request)(struct source *s, const struct effect_request *request,

@@ -38,16 +38,16 @@ static status find_run(struct source *s, str run_id, struct arena *arena, struct
     return ledger_find_run(of(s), run_id, arena, out, err);
 }
 
-static status list_runs(struct source *s, const struct run_filter *filter, str cursor, size_t limit,
-                        struct arena *arena, struct run_info **runs, size_t *count, str *next,
-                        struct error *err) {
+static status list_runs(struct source *s, const struct run_filter *filter, struct page *page,
+                        struct arena *arena, struct run_info **runs, struct error *err) {
     struct run_filter f = *filter;
     int64_t before = 0;
     int64_t unused = 0;
-    *next = STR_NONE;
-    status st = read_cursor(cursor, &f.before_run_no, &unused, err);
-    if (st == ST_OK) st = ledger_list_runs(of(s), &f, limit, arena, runs, count, &before, err);
-    if (st == ST_OK && before > 0) *next = cli_text(s->cli, "%lld", (long long)before);
+    status st = read_cursor(page->cursor, &f.before_run_no, &unused, err);
+    page->cursor = STR_NONE;
+    if (st == ST_OK)
+        st = ledger_list_runs(of(s), &f, page->limit, arena, runs, &page->count, &before, err);
+    if (st == ST_OK && before > 0) page->cursor = cli_text(s->cli, "%lld", (long long)before);
     return st;
 }
 
@@ -68,13 +68,18 @@ static status walk_run(struct source *s, const struct run_info *run, ledger_walk
     return ledger_walk_run(of(s), run, 0, walk, context, err);
 }
 
-static status steps(struct source *s, str run_id, struct arena *arena, struct step_view **out,
+static status steps(struct source *s, str run_id, struct arena *arena, struct step_shown **out,
                     size_t *count, struct error *err) {
     struct run_view view;
+    int64_t now = clock_wall_us();
     status st = run_view_load(of(s), run_id, arena, &view, err);
     if (st != ST_OK) return st;
-    *out = view.steps;
-    *count = view.run.step_count;
+    *out = ARENA_ARRAY(arena, struct step_shown, (size_t)view.run.step_count + 1);
+    *count = 0;
+    for (uint32_t i = 0; i < view.run.step_count; i++) {
+        if (view.steps[i].state != STEP_MENTIONED)
+            step_show(&view.steps[i], now, &(*out)[(*count)++]);
+    }
     return ST_OK;
 }
 
@@ -90,18 +95,18 @@ static status causes(struct source *s, uuid event_id, size_t limit, struct arena
     return ledger_causes(of(s), event_id, limit, arena, page, more, err);
 }
 
-static status alerts(struct source *s, str run_id, str cursor, size_t limit, struct arena *arena,
-                     struct alert **out, size_t *count, str *next, struct error *err) {
+static status alerts(struct source *s, str run_id, struct page *page, struct arena *arena,
+                     struct alert **out, struct error *err) {
     int64_t run_no = 0;
     int64_t seq = 0;
-    *next = STR_NONE;
-    status st = read_cursor(cursor, &run_no, &seq, err);
+    status st = read_cursor(page->cursor, &run_no, &seq, err);
+    page->cursor = STR_NONE;
     if (st == ST_OK)
-        st =
-            ledger_list_alerts(of(s), STR_NONE, run_id, run_no, seq, limit, arena, out, count, err);
-    if (st != ST_OK || *count < limit) return st;
-    const struct alert *last = &(*out)[*count - 1];
-    *next = cli_text(s->cli, "%lld.%lld", (long long)last->run_no, (long long)last->seq);
+        st = ledger_list_alerts(of(s), STR_NONE, run_id, run_no, seq, page->limit, arena, out,
+                                &page->count, err);
+    if (st != ST_OK || page->count < page->limit) return st;
+    const struct alert *last = &(*out)[page->count - 1];
+    page->cursor = cli_text(s->cli, "%lld.%lld", (long long)last->run_no, (long long)last->seq);
     return ST_OK;
 }
 
@@ -171,13 +176,13 @@ static status key_find(struct source *s, str key_id, struct arena *arena, struct
                     STR_ARG(key_id));
 }
 
-static status key_list(struct source *s, str tenant_id, str cursor, size_t limit,
-                       struct arena *arena, struct api_key **keys, size_t *count, str *next,
-                       struct error *err) {
-    *next = STR_NONE;
-    status st = api_key_list(of(s), tenant_id, cursor, limit, arena, keys, count, err);
-    if (st == ST_OK && *count == limit)
-        *next = arena_str(&s->cli->arena, (*keys)[*count - 1].key_id);
+static status key_list(struct source *s, str tenant_id, struct page *page, struct arena *arena,
+                       struct api_key **keys, struct error *err) {
+    status st =
+        api_key_list(of(s), tenant_id, page->cursor, page->limit, arena, keys, &page->count, err);
+    page->cursor = STR_NONE;
+    if (st == ST_OK && page->count == page->limit)
+        page->cursor = arena_str(&s->cli->arena, (*keys)[page->count - 1].key_id);
     return st;
 }
 
@@ -192,31 +197,31 @@ static status key_revoke(struct source *s, str key_id, struct error *err) {
     return api_key_update(of(s), &key, &rider, err);
 }
 
-static status audit_page(struct source *s, str tenant_id, str cursor, size_t limit,
-                         struct arena *arena, struct audit_entry **entries, size_t *count,
-                         str *next, struct error *err) {
+static status audit_page(struct source *s, str tenant_id, struct page *page, struct arena *arena,
+                         struct audit_entry **entries, struct error *err) {
     int64_t before = 0;
     int64_t unused = 0;
-    *next = STR_NONE;
-    status st = read_cursor(cursor, &before, &unused, err);
-    if (st == ST_OK) st = audit_list(of(s), tenant_id, before, limit, arena, entries, count, err);
-    if (st == ST_OK && *count == limit)
-        *next = cli_text(s->cli, "%lld", (long long)(*entries)[*count - 1].audit_no);
+    status st = read_cursor(page->cursor, &before, &unused, err);
+    page->cursor = STR_NONE;
+    if (st == ST_OK)
+        st = audit_list(of(s), tenant_id, before, page->limit, arena, entries, &page->count, err);
+    if (st == ST_OK && page->count == page->limit)
+        page->cursor = cli_text(s->cli, "%lld", (long long)(*entries)[page->count - 1].audit_no);
     return st;
 }
 
 /* ---- effects ---- */
 
-static status effect_list(struct source *s, const struct outbox_filter *filter, str cursor,
-                          size_t limit, struct arena *arena, struct effect_info **items,
-                          size_t *count, str *next, struct error *err) {
+static status effect_list(struct source *s, const struct outbox_filter *filter, struct page *page,
+                          struct arena *arena, struct effect_info **items, struct error *err) {
     struct outbox_filter f = *filter;
     int64_t before = 0;
     int64_t unused = 0;
-    *next = STR_NONE;
-    status st = read_cursor(cursor, &f.before, &unused, err);
-    if (st == ST_OK) st = outbox_list(of(s), &f, limit, arena, items, count, &before, err);
-    if (st == ST_OK && before > 0) *next = cli_text(s->cli, "%lld", (long long)before);
+    status st = read_cursor(page->cursor, &f.before, &unused, err);
+    page->cursor = STR_NONE;
+    if (st == ST_OK)
+        st = outbox_list(of(s), &f, page->limit, arena, items, &page->count, &before, err);
+    if (st == ST_OK && before > 0) page->cursor = cli_text(s->cli, "%lld", (long long)before);
     return st;
 }
 

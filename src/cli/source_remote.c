@@ -2,7 +2,6 @@
 #include "api/auth.h"
 #include "base/json.h"
 #include "base/limits.h"
-#include "cli/parse.h"
 #include "cli/remote.h"
 #include "cli/source.h"
 
@@ -26,18 +25,28 @@ static status get(struct source *s, const struct target *t, struct arena *arena,
     return remote_get(of(s), t, arena, answer, err);
 }
 
-/* {"items":[...],"next":...}: the items, and *next in the command's arena. */
-static status get_page(struct source *s, struct target *t, str cursor, size_t limit,
-                       struct arena *arena, yyjson_val **items, str *next, struct error *err) {
+/* One thing. */
+static status get_one(struct source *s, const struct target *t, const struct noun *noun,
+                      struct arena *arena, void *out, struct error *err) {
     yyjson_val *answer = NULL;
-    str text = STR_NONE;
-    target_query(t, "cursor", cursor);
-    target_query_int(t, "limit", (int64_t)limit);
+    status st = get(s, t, arena, &answer, err);
+    if (st == ST_OK) view_read(noun, answer, arena, out);
+    return st;
+}
+
+/* {"items":[...],"next":...} as an array of things, *items. */
+static status get_page(struct source *s, struct target *t, const struct noun *noun,
+                       struct page *page, struct arena *arena, void *items, struct error *err) {
+    yyjson_val *answer = NULL;
+    str next = STR_NONE;
+    target_query(t, "cursor", page->cursor);
+    target_query_int(t, "limit", (int64_t)page->limit);
     status st = get(s, t, arena, &answer, err);
     if (st != ST_OK) return st;
-    *items = json_member(answer, "items");
-    (void)json_str(json_member(answer, "next"), &text);
-    *next = arena_str(&s->cli->arena, text);
+    void *all = view_read_all(noun, json_member(answer, "items"), arena, &page->count);
+    memcpy(items, &all, sizeof(all));
+    (void)json_str(json_member(answer, "next"), &next);
+    page->cursor = arena_str(&s->cli->arena, next);
     return ST_OK;
 }
 
@@ -46,11 +55,8 @@ static status get_page(struct source *s, struct target *t, str cursor, size_t li
 static status find_run(struct source *s, str run_id, struct arena *arena, struct run_info *out,
                        struct error *err) {
     struct target t;
-    yyjson_val *answer = NULL;
     run_target(&t, run_id, "");
-    status st = get(s, &t, arena, &answer, err);
-    if (st == ST_OK) parse_run(answer, out);
-    return st;
+    return get_one(s, &t, &view_run, arena, out, err);
 }
 
 static void put_filter(struct target *t, const struct run_filter *f) {
@@ -70,37 +76,24 @@ static void put_filter(struct target *t, const struct run_filter *f) {
     if (names.len > 0) target_query(t, "status", buf_str(&names));
 }
 
-static status list_runs(struct source *s, const struct run_filter *filter, str cursor, size_t limit,
-                        struct arena *arena, struct run_info **runs, size_t *count, str *next,
-                        struct error *err) {
+static status list_runs(struct source *s, const struct run_filter *filter, struct page *page,
+                        struct arena *arena, struct run_info **runs, struct error *err) {
     struct target t;
-    yyjson_val *items = NULL;
-    yyjson_val *item;
-    size_t i;
-    size_t max;
     target_init(&t, "/v1/runs");
     put_filter(&t, filter);
-    status st = get_page(s, &t, cursor, limit, arena, &items, next, err);
-    if (st != ST_OK) return st;
-    *count = yyjson_arr_size(items);
-    *runs = ARENA_ARRAY(arena, struct run_info, *count + 1);
-    yyjson_arr_foreach(items, i, max, item) { parse_run(item, &(*runs)[i]); }
-    return ST_OK;
+    return get_page(s, &t, &view_run, page, arena, runs, err);
 }
 
 static status resolve(struct source *s, str tenant_id, str provider, str workflow_id,
                       str provider_run_id, struct arena *arena, struct run_info *out,
                       struct error *err) {
     struct target t;
-    yyjson_val *answer = NULL;
     target_init(&t, "/v1/resolve");
     target_query(&t, "provider", provider);
     target_query(&t, "workflowId", workflow_id);
     target_query(&t, "providerRunId", provider_run_id);
     target_query(&t, "tenantId", tenant_id);
-    status st = get(s, &t, arena, &answer, err);
-    if (st == ST_OK) parse_run(answer, out);
-    return st;
+    return get_one(s, &t, &view_run, arena, out, err);
 }
 
 static status replay(struct source *s, str run_id, int64_t at, struct arena *arena, struct run *out,
@@ -130,7 +123,7 @@ static bool walk_line(void *context, str line) {
     arena_reset(&w->arena);
     w->st = json_parse(line, limits, &w->arena, &root, &w->err);
     if (w->st != ST_OK) return false;
-    parse_event(root, &w->arena, &rec);
+    view_read(&view_event, root, &w->arena, &rec);
     w->st = w->walk(w->context, &rec, &w->err);
     return w->st == ST_OK;
 }
@@ -151,31 +144,21 @@ static status walk_run(struct source *s, const struct run_info *run, ledger_walk
     return st;
 }
 
-static status steps(struct source *s, str run_id, struct arena *arena, struct step_view **out,
+static status steps(struct source *s, str run_id, struct arena *arena, struct step_shown **out,
                     size_t *count, struct error *err) {
     struct target t;
     yyjson_val *answer = NULL;
-    yyjson_val *item;
-    size_t i;
-    size_t max;
     run_target(&t, run_id, "/steps");
     status st = get(s, &t, arena, &answer, err);
-    if (st != ST_OK) return st;
-    yyjson_val *items = json_member(answer, "items");
-    *count = yyjson_arr_size(items);
-    *out = ARENA_ARRAY(arena, struct step_view, *count + 1);
-    yyjson_arr_foreach(items, i, max, item) { parse_step(item, &(*out)[i]); }
-    return ST_OK;
+    if (st == ST_OK) *out = view_read_all(&view_step, json_member(answer, "items"), arena, count);
+    return st;
 }
 
 static status explain(struct source *s, str run_id, struct arena *arena, struct explanation *out,
                       struct error *err) {
     struct target t;
-    yyjson_val *answer = NULL;
     run_target(&t, run_id, "/explain");
-    status st = get(s, &t, arena, &answer, err);
-    if (st == ST_OK) parse_explanation(answer, arena, out);
-    return st;
+    return get_one(s, &t, &view_explanation, arena, out, err);
 }
 
 /* ---- events ---- */
@@ -184,10 +167,7 @@ static status causes(struct source *s, uuid event_id, size_t limit, struct arena
                      struct event_page *page, bool *more, struct error *err) {
     struct target t;
     yyjson_val *answer = NULL;
-    yyjson_val *item;
     char id[UUID_TEXT_LEN];
-    size_t i;
-    size_t max;
     uuid_format(event_id, id);
     target_init(&t, "/v1/events/");
     target_id(&t, str_n(id, sizeof(id)));
@@ -195,40 +175,25 @@ static status causes(struct source *s, uuid event_id, size_t limit, struct arena
     target_query_int(&t, "limit", (int64_t)limit);
     status st = get(s, &t, arena, &answer, err);
     if (st != ST_OK) return st;
-    yyjson_val *items = json_member(answer, "items");
-    page->count = yyjson_arr_size(items);
-    page->records = ARENA_ARRAY(arena, struct event_record, page->count + 1);
-    yyjson_arr_foreach(items, i, max, item) { parse_event(item, arena, &page->records[i]); }
+    page->records = view_read_all(&view_event, json_member(answer, "items"), arena, &page->count);
     *more = yyjson_is_true(json_member(answer, "more")) && page->count > 0;
     return ST_OK;
 }
 
-static status alerts(struct source *s, str run_id, str cursor, size_t limit, struct arena *arena,
-                     struct alert **out, size_t *count, str *next, struct error *err) {
+static status alerts(struct source *s, str run_id, struct page *page, struct arena *arena,
+                     struct alert **out, struct error *err) {
     struct target t;
-    yyjson_val *items = NULL;
-    yyjson_val *item;
-    size_t i;
-    size_t max;
     target_init(&t, "/v1/alerts");
     target_query(&t, "runId", run_id);
-    status st = get_page(s, &t, cursor, limit, arena, &items, next, err);
-    if (st != ST_OK) return st;
-    *count = yyjson_arr_size(items);
-    *out = ARENA_ARRAY(arena, struct alert, *count + 1);
-    yyjson_arr_foreach(items, i, max, item) { parse_alert(item, &(*out)[i]); }
-    return ST_OK;
+    return get_page(s, &t, &view_alert, page, arena, out, err);
 }
 
 /* ---- care ---- */
 
 static status stats(struct source *s, struct ledger_stats *out, struct error *err) {
     struct target t;
-    yyjson_val *answer = NULL;
     target_init(&t, "/v1/admin/stats");
-    status st = get(s, &t, &s->cli->arena, &answer, err);
-    if (st == ST_OK) parse_stats(answer, out);
-    return st;
+    return get_one(s, &t, &view_stats, &s->cli->arena, out, err);
 }
 
 static status verify(struct source *s, bool state, ledger_progress progress, void *context,
@@ -240,7 +205,7 @@ static status verify(struct source *s, bool state, ledger_progress progress, voi
     UNUSED(context);
     target_init(&t, "/v1/admin/verify");
     status st = remote_send(of(s), "POST", &t, &body, arena, &answer, err);
-    if (st == ST_OK) parse_report(answer, out);
+    if (st == ST_OK) view_read(&view_report, answer, arena, out);
     return st;
 }
 
@@ -250,7 +215,7 @@ static status checkpoint(struct source *s, str run_id, struct arena *arena,
     yyjson_val *answer = NULL;
     run_target(&t, run_id, "/checkpoints");
     status st = remote_send(of(s), "POST", &t, NULL, arena, &answer, err);
-    if (st == ST_OK) parse_result(answer, out);
+    if (st == ST_OK) view_read(&view_result, answer, arena, out);
     return st;
 }
 
@@ -337,7 +302,7 @@ static status key_create(struct source *s, struct api_key *key, struct arena *ar
                     arena, &answer, err);
     buf_release(&body);
     if (st != ST_OK) return st;
-    parse_key(answer, key);
+    view_read(&view_key, answer, arena, key);
     (void)json_str(json_member(answer, "key"), text);
     return ST_OK;
 }
@@ -350,29 +315,16 @@ static void key_target(struct target *t, str key_id) {
 static status key_find(struct source *s, str key_id, struct arena *arena, struct api_key *out,
                        struct error *err) {
     struct target t;
-    yyjson_val *answer = NULL;
     key_target(&t, key_id);
-    status st = get(s, &t, arena, &answer, err);
-    if (st == ST_OK) parse_key(answer, out);
-    return st;
+    return get_one(s, &t, &view_key, arena, out, err);
 }
 
-static status key_list(struct source *s, str tenant_id, str cursor, size_t limit,
-                       struct arena *arena, struct api_key **keys, size_t *count, str *next,
-                       struct error *err) {
+static status key_list(struct source *s, str tenant_id, struct page *page, struct arena *arena,
+                       struct api_key **keys, struct error *err) {
     struct target t;
-    yyjson_val *items = NULL;
-    yyjson_val *item;
-    size_t i;
-    size_t max;
     target_init(&t, "/v1/keys");
     target_query(&t, "tenantId", tenant_id);
-    status st = get_page(s, &t, cursor, limit, arena, &items, next, err);
-    if (st != ST_OK) return st;
-    *count = yyjson_arr_size(items);
-    *keys = ARENA_ARRAY(arena, struct api_key, *count + 1);
-    yyjson_arr_foreach(items, i, max, item) { parse_key(item, &(*keys)[i]); }
-    return ST_OK;
+    return get_page(s, &t, &view_key, page, arena, keys, err);
 }
 
 static status key_revoke(struct source *s, str key_id, struct error *err) {
@@ -382,22 +334,12 @@ static status key_revoke(struct source *s, str key_id, struct error *err) {
     return remote_send(of(s), "DELETE", &t, NULL, &s->cli->arena, &answer, err);
 }
 
-static status audit_page(struct source *s, str tenant_id, str cursor, size_t limit,
-                         struct arena *arena, struct audit_entry **entries, size_t *count,
-                         str *next, struct error *err) {
+static status audit_page(struct source *s, str tenant_id, struct page *page, struct arena *arena,
+                         struct audit_entry **entries, struct error *err) {
     struct target t;
-    yyjson_val *items = NULL;
-    yyjson_val *item;
-    size_t i;
-    size_t max;
     target_init(&t, "/v1/audit");
     target_query(&t, "tenantId", tenant_id);
-    status st = get_page(s, &t, cursor, limit, arena, &items, next, err);
-    if (st != ST_OK) return st;
-    *count = yyjson_arr_size(items);
-    *entries = ARENA_ARRAY(arena, struct audit_entry, *count + 1);
-    yyjson_arr_foreach(items, i, max, item) { parse_audit(item, &(*entries)[i]); }
-    return ST_OK;
+    return get_page(s, &t, &view_audit, page, arena, entries, err);
 }
 
 /* ---- effects ---- */
@@ -410,14 +352,9 @@ static void effect_target(struct target *t, uuid effect_id, const char *rest) {
     target_path(t, rest);
 }
 
-static status effect_list(struct source *s, const struct outbox_filter *filter, str cursor,
-                          size_t limit, struct arena *arena, struct effect_info **out,
-                          size_t *count, str *next, struct error *err) {
+static status effect_list(struct source *s, const struct outbox_filter *filter, struct page *page,
+                          struct arena *arena, struct effect_info **items, struct error *err) {
     struct target t;
-    yyjson_val *items = NULL;
-    yyjson_val *item;
-    size_t i;
-    size_t max;
     target_init(&t, "/v1/effects");
     target_query(&t, "tenantId", filter->tenant_id);
     target_query(&t, "runId", filter->run_id);
@@ -426,22 +363,14 @@ static status effect_list(struct source *s, const struct outbox_filter *filter, 
         if (filter->statuses & 1U << k)
             target_query(&t, "status", str_c(outbox_status_name((enum outbox_status)k)));
     }
-    status st = get_page(s, &t, cursor, limit, arena, &items, next, err);
-    if (st != ST_OK) return st;
-    *count = yyjson_arr_size(items);
-    *out = ARENA_ARRAY(arena, struct effect_info, *count + 1);
-    yyjson_arr_foreach(items, i, max, item) { parse_effect(item, arena, &(*out)[i]); }
-    return ST_OK;
+    return get_page(s, &t, &view_effect, page, arena, items, err);
 }
 
 static status effect_find(struct source *s, uuid id, struct arena *arena, struct effect_info *out,
                           struct error *err) {
     struct target t;
-    yyjson_val *answer = NULL;
     effect_target(&t, id, "");
-    status st = get(s, &t, arena, &answer, err);
-    if (st == ST_OK) parse_effect(answer, arena, out);
-    return st;
+    return get_one(s, &t, &view_effect, arena, out, err);
 }
 
 /* The body is closed, sent and released here. */
@@ -471,7 +400,7 @@ static status effect_request(struct source *s, const struct effect_request *requ
     json_put_json(&body, "payload", request->payload);
     status st = send_body(s, &t, &body, arena, &answer, err);
     if (st != ST_OK) return st;
-    parse_effect(answer, arena, out);
+    view_read(&view_effect, answer, arena, out);
     *existing = yyjson_is_true(json_member(answer, "existing"));
     return ST_OK;
 }
@@ -487,7 +416,7 @@ static status effect_requeue(struct source *s, uuid id, str actor, str reason, s
     json_object_begin(&body);
     json_put_text_if(&body, "reason", reason);
     status st = send_body(s, &t, &body, arena, &answer, err);
-    if (st == ST_OK) parse_effect(answer, arena, out);
+    if (st == ST_OK) view_read(&view_effect, answer, arena, out);
     return st;
 }
 

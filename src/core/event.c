@@ -386,60 +386,153 @@ void event_key_derive(const struct event *e, uint8_t out[SHA256_LEN]) {
 
 /* ---- JSON ---- */
 
-static void put_write_members(const struct event *e, struct buf *out) {
-    char text[SHA256_HEX_LEN];
-    json_put_uuid(out, "eventId", e->event_id);
-    json_put_text(out, "eventType", e->type_name);
-    size_t n = time_format_ns(e->emitted_ns, e->emitted_digits, text);
-    json_put_text(out, "emittedAt", str_n(text, n));
-    json_put_text(out, "runId", e->run_id);
-    json_put_text(out, "tenantId", e->tenant_id);
-    json_put_text(out, "projectId", e->project_id);
-    json_put_text(out, "environmentId", e->environment_id);
-    json_put_text(out, "planId", e->plan_id);
-    json_put_text(out, "planVersion", e->plan_version);
-    json_put_int(out, "engineAttemptId", e->engine_attempt);
-    json_put_int(out, "logicalAttemptId", e->logical_attempt);
-    hex_encode(e->key, SHA256_LEN, text);
-    json_put_text(out, "idempotencyKey", str_n(text, SHA256_HEX_LEN));
+static bool of_a_step(const struct event *e) {
     enum event_family family = event_family_of(e);
-    if (e->subject.ptr && (family == FAMILY_STEP || family == FAMILY_TOOL))
-        json_put_text(out, "stepId", e->subject);
-    json_put_json_if(out, "payload", e->payload);
+    return e->subject.ptr && (family == FAMILY_STEP || family == FAMILY_TOOL);
 }
 
-static void put_record_members(const struct event_record *rec, struct buf *out) {
-    put_write_members(&rec->event, out);
-    if (rec->run_seq > 0) json_put_int(out, "runSeq", rec->run_seq);
-    json_put_time(out, "persistedAt", rec->persisted_us);
+static void write_type(const void *object, const char *name, struct buf *out) {
+    json_put_text(out, name, ((const struct event *)object)->type_name);
+}
+
+static void read_type(yyjson_val *value, struct arena *arena, void *object) {
+    struct event *e = object;
+    UNUSED(arena);
+    if (json_str(value, &e->type_name)) e->type = event_type_of(e->type_name);
+}
+
+static void write_emitted(const void *object, const char *name, struct buf *out) {
+    const struct event *e = object;
+    char text[TIME_TEXT_MAX];
+    json_put_text(out, name, str_n(text, time_format_ns(e->emitted_ns, e->emitted_digits, text)));
+}
+
+static void read_emitted(yyjson_val *value, struct arena *arena, void *object) {
+    struct event *e = object;
+    str text = STR_NONE;
+    UNUSED(arena);
+    if (json_str(value, &text)) (void)time_parse_utc(text, &e->emitted_ns, &e->emitted_digits);
+}
+
+static void write_key(const void *object, const char *name, struct buf *out) {
+    char text[SHA256_HEX_LEN];
+    hex_encode(((const struct event *)object)->key, SHA256_LEN, text);
+    json_put_text(out, name, str_n(text, sizeof(text)));
+}
+
+static void read_key(yyjson_val *value, struct arena *arena, void *object) {
+    struct event *e = object;
+    str text = STR_NONE;
+    UNUSED(arena);
+    if (json_str(value, &text)) (void)hex_decode(text, e->key, sizeof(e->key));
+}
+
+static void write_step(const void *object, const char *name, struct buf *out) {
+    const struct event *e = object;
+    if (of_a_step(e)) json_put_text(out, name, e->subject);
+}
+
+static void read_step(yyjson_val *value, struct arena *arena, void *object) {
+    UNUSED(arena);
+    (void)json_str(value, &((struct event *)object)->subject);
+}
+
+static void write_run_seq(const void *object, const char *name, struct buf *out) {
+    const struct event_record *rec = object;
+    if (rec->run_seq > 0) json_put_int(out, name, rec->run_seq);
+}
+
+/* A RunEventRecord has no other number; of a feed's record sequenceNumber comes after it. */
+static void read_run_seq(yyjson_val *value, struct arena *arena, void *object) {
+    struct event_record *rec = object;
+    UNUSED(arena);
+    if (json_int(value, &rec->run_seq)) rec->seq = rec->run_seq;
+}
+
+/* CANON has no TOOL aggregate: a tool call belongs to its step. */
+static void write_aggregate_type(const void *object, const char *name, struct buf *out) {
+    enum event_family family = event_family_of(&((const struct event_record *)object)->event);
+    json_put_text(out, name,
+                  str_c(event_family_name(family == FAMILY_TOOL ? FAMILY_STEP : family)));
+}
+
+static void write_aggregate(const void *object, const char *name, struct buf *out) {
+    const struct event *e = &((const struct event_record *)object)->event;
+    json_put_text(out, name, e->subject.ptr ? e->subject : e->run_id);
+}
+
+/* The signal or effect of a fact stands here; of other events it is the run or the step. */
+static void read_aggregate(yyjson_val *value, struct arena *arena, void *object) {
+    struct event *e = &((struct event_record *)object)->event;
+    str id = STR_NONE;
+    UNUSED(arena);
+    if (!e->subject.ptr && event_type_is_fact(e->type) && json_str(value, &id) &&
+        !str_eq(id, e->run_id))
+        e->subject = id;
+}
+
+static void write_cause(const void *object, const char *name, struct buf *out) {
+    const struct event_record *rec = object;
+    if (rec->cause_seq > 0) json_put_uuid(out, name, rec->cause_id);
+}
+
+static void read_cause(yyjson_val *value, struct arena *arena, void *object) {
+    struct event_record *rec = object;
+    str text = STR_NONE;
+    UNUSED(arena);
+    if (json_str(value, &text) && uuid_parse(text, &rec->cause_id))
+        rec->cause_seq = 1; /* that there is one */
+}
+
+#define OWN(write, read)                                                                           \
+    &(const struct member_own) { write, read }
+#define EVENT(name, kind, optional, field)                                                         \
+    { name, kind, optional, offsetof(struct event_record, field), 0, NULL, NULL }
+#define EVENT_OWN(name, optional, write, read)                                                     \
+    { name, MEMBER_OWN, optional, 0, 0, NULL, OWN(write, read) }
+const struct member_row event_members[] = {
+    EVENT("eventId", MEMBER_UUID, false, event.event_id),
+    EVENT_OWN("eventType", false, write_type, read_type),
+    EVENT_OWN("emittedAt", false, write_emitted, read_emitted),
+    EVENT("runId", MEMBER_TEXT, false, event.run_id),
+    EVENT("tenantId", MEMBER_TEXT, false, event.tenant_id),
+    EVENT("projectId", MEMBER_TEXT, false, event.project_id),
+    EVENT("environmentId", MEMBER_TEXT, false, event.environment_id),
+    EVENT("planId", MEMBER_TEXT, false, event.plan_id),
+    EVENT("planVersion", MEMBER_TEXT, false, event.plan_version),
+    EVENT("engineAttemptId", MEMBER_INT, false, event.engine_attempt),
+    EVENT("logicalAttemptId", MEMBER_INT, false, event.logical_attempt),
+    EVENT_OWN("idempotencyKey", false, write_key, read_key),
+    EVENT_OWN("stepId", true, write_step, read_step),
+    EVENT("payload", MEMBER_JSON, true, event.payload), /* the last of a RunEventWrite */
+    EVENT_OWN("runSeq", true, write_run_seq, read_run_seq),
+    EVENT("persistedAt", MEMBER_TIME, false, persisted_us), /* the last of a RunEventRecord */
+    EVENT("sequenceNumber", MEMBER_INT, false, seq),
+    EVENT_OWN("aggregateType", false, write_aggregate_type, NULL),
+    EVENT_OWN("aggregateId", false, write_aggregate, read_aggregate),
+    EVENT("correlationId", MEMBER_UUID, false, correlation_id),
+    EVENT_OWN("causationId", true, write_cause, read_cause),
+    EVENT("actor", MEMBER_TEXT, true, actor),
+};
+static_assert(COUNT_OF(event_members) == EVENT_FEED_MEMBERS, "the feed has every member");
+static_assert(offsetof(struct event_record, event) == 0, "the rows of a write need only the event");
+
+static void put_event(const void *event, size_t members, struct buf *out) {
+    json_object_begin(out);
+    members_write(event_members, members, event, out);
+    json_object_end(out);
 }
 
 void event_write_json(const struct event *event, struct buf *out) {
-    json_object_begin(out);
-    put_write_members(event, out);
-    json_object_end(out);
+    put_event(event, EVENT_WRITE_MEMBERS, out);
 }
 
 void event_record_json(const struct event_record *rec, struct buf *out) {
-    json_object_begin(out);
-    put_record_members(rec, out);
-    json_object_end(out);
+    put_event(rec, EVENT_RECORD_MEMBERS, out);
 }
 
 void event_feed_json(const struct event_record *rec, struct buf *out) {
-    const struct event *e = &rec->event;
-    enum event_family family = event_family_of(e);
-    json_object_begin(out);
-    put_record_members(rec, out);
-    json_put_int(out, "sequenceNumber", rec->seq);
-    /* CANON has no TOOL aggregate: a tool call belongs to its step. */
-    json_put_text(out, "aggregateType",
-                  str_c(event_family_name(family == FAMILY_TOOL ? FAMILY_STEP : family)));
-    json_put_text(out, "aggregateId", e->subject.ptr ? e->subject : e->run_id);
-    json_put_uuid(out, "correlationId", rec->correlation_id);
-    if (rec->cause_seq > 0) json_put_uuid(out, "causationId", rec->cause_id);
-    json_put_text_if(out, "actor", rec->actor);
-    json_object_end(out);
+    put_event(rec, EVENT_FEED_MEMBERS, out);
 }
 
 /* ---- UUIDs for text ids ---- */

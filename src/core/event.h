@@ -10,6 +10,7 @@
 #include "base/buf.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/members.h"
 #include "base/str.h"
 #include "base/uuid.h"
 #include "core/event_type.h"
@@ -55,6 +56,11 @@ void event_key_preimage(const struct event *event, struct buf *out);
 /* SHA-256 of the preimage. The only derivation in the program. */
 void event_key_derive(const struct event *event, uint8_t out[SHA256_LEN]);
 
+/* The members of a struct event_record as JSON, for writing and reading: those of a RunEventWrite
+ * first, then those that a RunEventRecord adds, then those of the tenant feed. Read, a record's seq
+ * is its runSeq if the text has no sequenceNumber. */
+enum { EVENT_WRITE_MEMBERS = 14, EVENT_RECORD_MEMBERS = 16, EVENT_FEED_MEMBERS = 22 };
+extern const struct member_row event_members[EVENT_FEED_MEMBERS];
 /* {"eventId":...,"persistedAt":...}: the members of a RunEventRecord, in the contract's order. */
 void event_record_json(const struct event_record *rec, struct buf *out);
 /* The same without runSeq and persistedAt. */

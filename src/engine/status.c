@@ -3,7 +3,6 @@
 #include <stdarg.h>
 
 #include "base/json.h"
-#include "base/json_out.h"
 #include "base/limits.h"
 #include "base/time.h"
 
@@ -385,21 +384,6 @@ status run_ref_find(struct ledger *reader, const struct run_info *info, struct a
     return st == ST_LIMIT ? ST_OK : st;
 }
 
-static void put_snapshot(const struct run_snapshot *s, struct buf *out) {
-    json_put_text_if(out, "runId", s->run_id);
-    json_put_text_if(out, "status", str_c(run_status_name(s->status)));
-    json_put_text_if(out, "substatus", s->substatus);
-    json_put_text_if(out, "message", s->message);
-    json_put_time_if(out, "startedAt", s->started_us);
-    json_put_time_if(out, "completedAt", s->completed_us);
-}
-
-void snapshot_json(const struct run_snapshot *s, struct buf *out) {
-    json_object_begin(out);
-    put_snapshot(s, out);
-    json_object_end(out);
-}
-
 /* ---- the explanation ---- */
 
 const char *wait_kind_name(enum wait_kind kind) {
@@ -551,32 +535,4 @@ status explain_run(struct ledger *reader, str run_id, int64_t now_us, struct are
     out->wakes = v.lease.held && v.lease.wake_us != CLAIM_NEVER;
     out->wake_us = out->wakes ? v.lease.wake_us : 0;
     return x.full ? no_memory(err) : ST_OK;
-}
-
-static void put_wait(const struct wait *w, struct buf *out) {
-    json_object_begin(out);
-    json_put_text_if(out, "kind", str_c(wait_kind_name(w->kind)));
-    json_put_text_if(out, "stepId", w->step);
-    json_put_text_if(out, "on", w->on);
-    json_put_time_if(out, "since", w->since_us);
-    json_put_time_if(out, "until", w->until_us);
-    json_put_text_if(out, "detail", w->detail);
-    json_object_end(out);
-}
-
-void explanation_json(const struct explanation *x, struct buf *out) {
-    json_object_begin(out);
-    put_snapshot(&x->snapshot, out);
-    json_name(out, "waits");
-    json_array_begin(out);
-    for (size_t i = 0; i < x->count; i++)
-        put_wait(&x->waits[i], out);
-    json_array_end(out);
-    json_put_text_if(out, "node", x->node);
-    if (x->node.ptr) json_put_bool(out, "nodeAlive", x->alive);
-    if (x->wakes && x->wake_us == 0)
-        json_put_text(out, "nextWake", STR("now"));
-    else
-        json_put_time_if(out, "nextWake", x->wake_us);
-    json_object_end(out);
 }

@@ -59,8 +59,6 @@ struct run_snapshot {
 };
 MUST_CHECK status status_snapshot(struct ledger *reader, str run_id, struct arena *arena,
                                   struct run_snapshot *out, struct error *err);
-/* {"runId":...,"status":...}: the others only when they are known. */
-void snapshot_json(const struct run_snapshot *snapshot, struct buf *out);
 
 /* One of the five canonical words, or <adapter>/<VALUE> with adapter temporal, conductor or mock
  * and a value that is not itself canonical. Reason SUBSTATUS_INVALID. */
@@ -113,4 +111,3 @@ struct explanation {
 };
 MUST_CHECK status explain_run(struct ledger *reader, str run_id, int64_t now_us,
                               struct arena *arena, struct explanation *out, struct error *err);
-void explanation_json(const struct explanation *x, struct buf *out);

@@ -256,8 +256,6 @@ MUST_CHECK status ledger_list_alerts(struct ledger *ledger, str tenant_id, str r
                                      int64_t before_run_no, int64_t before_seq, size_t limit,
                                      struct arena *arena, struct alert **alerts, size_t *count,
                                      struct error *err);
-/* {"code":"INVALID_TRANSITION","runId":...}: every field of the contract. */
-void alert_json(const struct alert *alert, struct buf *out);
 
 /* ---- care ---- */
 
@@ -274,6 +272,7 @@ void ledger_stop_on(struct ledger *reader, const atomic_bool *stop);
 typedef void (*ledger_progress)(void *context, int64_t done, int64_t total);
 struct verify_report {
     int64_t events, runs; /* checked */
+    bool state;           /* the projections, too */
     bool damaged;         /* the first bad row: */
     str tenant_id;        /* in the arena; STR_NONE if no row can be named */
     int64_t seq;          /* its sequence_number, or 0 */

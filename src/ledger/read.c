@@ -1,7 +1,6 @@
 /* Queries. One SELECT shape for whole records, ended by different conditions, over both tiers of
  * the events. PostgreSQL would compute either side of a UNION ALL to its end before it looks at the
  * LIMIT, so each side has one of its own. */
-#include "base/time.h"
 #include "ledger/impl.h"
 
 /* clang-format off */
@@ -402,36 +401,4 @@ status ledger_list_alerts(struct ledger *l, str tenant_id, str run_id, int64_t b
     *alerts = list;
     *count = n;
     return ST_OK;
-}
-
-void alert_json(const struct alert *a, struct buf *out) {
-    char id[UUID_TEXT_LEN];
-    char time[TIME_TEXT_MAX];
-    uuid_format(a->event_id, id);
-    size_t n = time_format_us(a->persisted_us, time);
-    const struct {
-        const char *name;
-        str value;
-    } members[] = {{"code", STR("INVALID_TRANSITION")},
-                   {"runId", a->run_id},
-                   {"tenantId", a->tenant_id},
-                   {"projectId", a->project_id},
-                   {"environmentId", a->environment_id},
-                   {"eventId", str_n(id, sizeof(id))},
-                   {"eventType", a->event_type},
-                   {"persistedAt", str_n(time, n)},
-                   {"priorState", a->prior},
-                   {"attemptedState", a->attempted},
-                   {"stepId", a->step_id}};
-    buf_put_char(out, '{');
-    for (size_t i = 0; i < COUNT_OF(members); i++) {
-        if (!members[i].value.ptr) continue;
-        if (i > 0) buf_put_char(out, ',');
-        buf_put_json_str(out, str_c(members[i].name));
-        buf_put_char(out, ':');
-        buf_put_json_str(out, members[i].value);
-    }
-    buf_put_c(out, ",\"runSeq\":");
-    buf_put_int(out, a->run_seq);
-    buf_put_char(out, '}');
 }

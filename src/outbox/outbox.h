@@ -154,5 +154,3 @@ struct outbox_stats {
     int64_t oldest_due_us; /* of those that are due or will be; 0: none */
 };
 MUST_CHECK status outbox_stats(struct ledger *ledger, struct outbox_stats *out, struct error *err);
-/* The effect as the API and the CLI show it: one JSON object. */
-void effect_json(const struct effect_info *info, struct buf *out);

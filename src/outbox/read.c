@@ -2,7 +2,6 @@
  * any ledger, a reader's or a writer's. */
 #include "base/json.h"
 #include "base/log.h"
-#include "base/time.h"
 #include "ledger/impl.h"
 #include "outbox/outbox.h"
 #include "outbox/outbox_impl.h"
@@ -371,53 +370,4 @@ status outbox_stats(struct ledger *l, struct outbox_stats *out, struct error *er
         out->count[outbox_status_named(db_text(q, 0))] = db_int(q, 1);
     if (q) db_reset(q);
     return st == ST_OK ? outbox_next_due(l, 0, &out->oldest_due_us, err) : st;
-}
-
-/* ---- as JSON ---- */
-
-static void put_text(struct buf *b, const char *name, str value) {
-    if (!value.ptr) return;
-    buf_printf(b, ",\"%s\":", name);
-    buf_put_json_str(b, value);
-}
-
-static void put_time(struct buf *b, const char *name, int64_t us) {
-    char text[TIME_TEXT_MAX];
-    if (us == 0) return;
-    size_t n = time_format_us(us, text);
-    put_text(b, name, str_n(text, n));
-}
-
-static void put_json(struct buf *b, const char *name, str json) {
-    if (!json.ptr) return;
-    buf_printf(b, ",\"%s\":", name);
-    buf_put(b, json);
-}
-
-void effect_json(const struct effect_info *info, struct buf *b) {
-    const struct effect *f = &info->effect;
-    char id[UUID_TEXT_LEN];
-    uuid_format(f->id, id);
-    buf_put_c(b, "{\"effectId\":");
-    buf_put_json_str(b, str_n(id, sizeof(id)));
-    put_text(b, "effectType", f->type);
-    put_text(b, "status", str_c(outbox_status_name(f->status)));
-    put_text(b, "tenantId", info->tenant_id);
-    put_text(b, "runId", info->run_id);
-    put_text(b, "stepId", info->step_id);
-    put_text(b, "idempotencyKey", info->key);
-    buf_printf(b,
-               ",\"executions\":%lld,\"retryCount\":%lld,\"maxRetries\":%lld,\"baseDelayMs\":%lld",
-               (long long)f->executions, (long long)f->retry_count, (long long)f->max_retries,
-               (long long)f->base_ms);
-    put_time(b, "createdAt", f->created_us);
-    if (f->status == OUTBOX_FAILED) put_time(b, "nextRetryAt", f->due_us);
-    if (f->status == OUTBOX_PROCESSING) put_time(b, "leaseUntil", f->due_us);
-    put_time(b, "processedAt", f->processed_us);
-    uuid_format(info->correlation, id);
-    put_text(b, "correlationId", str_n(id, sizeof(id)));
-    put_json(b, "payload", info->payload);
-    put_json(b, "result", info->result);
-    put_json(b, "error", info->error);
-    buf_put_char(b, '}');
 }

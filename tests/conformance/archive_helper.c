@@ -1,6 +1,7 @@
 #include "conformance/archive_helper.h"
 
 #include "base/limits.h"
+#include "view/view.h"
 
 static struct append_item in_globex(struct append_item item) {
     item.event.tenant_id = STR("globex");
@@ -164,7 +165,7 @@ static void put_lists(struct picture *p) {
           "%s", err.msg);
     CHECK(count > 0);
     for (size_t i = 0; i < count; i++) {
-        alert_json(&alerts[i], &p->text);
+        view_write(&view_alert, &alerts[i], &p->text);
         buf_put_char(&p->text, '\n');
     }
     CHECK(ledger_find_provider(p->c->ledger, STR_NONE, STR("t"), STR("w"), STR("p"), &p->c->arena,

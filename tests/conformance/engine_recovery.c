@@ -10,6 +10,7 @@
 #include "base/os.h"
 #include "base/time.h"
 #include "conformance/engine_tools.h"
+#include "view/view.h"
 
 enum { CHILD_SECONDS_MAX = 60, LOST = 42, TAKEOVER_MS = 20000 };
 
@@ -124,7 +125,7 @@ TEST_DB(engine_status_is_the_same_without_an_engine) {
     buf_init(&after, 65536);
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct run_snapshot s = snapshot(&bed, cases[i].run_id);
-        snapshot_json(&s, &before);
+        view_write(&view_snapshot, &s, &before);
     }
     bed_close(&bed);
     struct ledger *reader = NULL;
@@ -133,7 +134,7 @@ TEST_DB(engine_status_is_the_same_without_an_engine) {
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct run_snapshot s;
         CHECK(status_snapshot(reader, str_c(cases[i].run_id), &bed.arena, &s, &err) == ST_OK);
-        snapshot_json(&s, &after);
+        view_write(&view_snapshot, &s, &after);
     }
     ledger_close(reader);
     CHECK(str_eq(buf_str(&before), buf_str(&after)), "%.*s\n%.*s", STR_ARG(buf_str(&before)),

@@ -3,6 +3,7 @@
 #include "base/time.h"
 #include "conformance/engine_tools.h"
 #include "conformance/fixture.h"
+#include "view/view.h"
 
 #define WAIT_PLAN PLAN(STEP("w", "wait", ",\"signal\":\"go\""))
 
@@ -10,7 +11,7 @@ static str json_of(struct bed *bed, const char *run_id) {
     struct run_snapshot s = snapshot(bed, run_id);
     struct buf b;
     buf_init(&b, 4096);
-    snapshot_json(&s, &b);
+    view_write(&view_snapshot, &s, &b);
     str kept = arena_str(&bed->arena, buf_str(&b));
     buf_release(&b);
     return kept;
@@ -232,7 +233,7 @@ TEST_DB(explain_says_that_a_run_waits_for_an_effect) {
     CHECK(explain_run(c.ledger, STR("r"), c.now_us, &c.arena, &x, &err) == ST_OK, "%s", err.msg);
     CHECK(x.count == 2 && x.waits[0].kind == WAIT_NOBODY && x.waits[1].kind == WAIT_EFFECT);
     buf_init(&json, 4096);
-    explanation_json(&x, &json);
+    view_write(&view_explanation, &x, &json);
     CHECK(holds(buf_str(&json), "{\"kind\":\"effect\",\"stepId\":\"tell\",\"on\":\"EMAIL_SEND\","),
           "%.*s", STR_ARG(buf_str(&json)));
     CHECK(holds(buf_str(&json), "\"detail\":\"attempt 1 of its effect\"}]"));

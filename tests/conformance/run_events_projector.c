@@ -1,6 +1,7 @@
 /* Run Events 5.3 layer 3, policy A, and 5.4, alerts. */
 #include "conformance/fixture.h"
 #include "core/run_policy.h"
+#include "view/view.h"
 
 /* One invalid event of each kind, and the positions at which they stand. */
 static const char each_kind[] =
@@ -203,7 +204,7 @@ TEST_DB(run_events_alert_members) {
     CHECK(fixture_alerts(&c, "r", &alerts) == 1);
     struct buf b;
     buf_init(&b, 4096);
-    alert_json(&alerts[0], &b);
+    view_write(&view_alert, &alerts[0], &b);
     yyjson_val *alert = fixture_json(&c, buf_str(&b));
     const struct event *e = &fixture_read(&c, "r").records[1].event;
     CHECK(str_eq(text_of(alert, "runId"), e->run_id) &&

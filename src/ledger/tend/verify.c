@@ -189,7 +189,7 @@ void ledger_stop_on(struct ledger *reader, const atomic_bool *stop) {
 
 status ledger_verify(struct ledger *l, bool state, ledger_progress progress, void *context,
                      struct arena *arena, struct verify_report *report, struct error *err) {
-    *report = (struct verify_report){0};
+    *report = (struct verify_report){.state = state};
     struct walk w = {
         .l = l, .progress = progress, .context = context, .arena = arena, .report = report};
     struct tenant_end *tenants = NULL;
