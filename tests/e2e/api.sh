@@ -3,15 +3,8 @@
 . "$(dirname "$0")/lib/e2e.sh"
 . "$(dirname "$0")/lib/engine.sh"
 . "$(dirname "$0")/lib/server.sh"
-http=$repo/tests/http
 
-# node_test FILE [ARGS...]: says what it says when it fails; 77 (no packages to be had) is a skip
-node_test() {
-    local rc=0
-    node "$http/$1" "${@:2}" >said 2>&1 || rc=$?
-    [ "$rc" != 77 ] || skip "$(tail -1 said)"
-    [ "$rc" = 0 ] || fail "$(grep -A2 -E '^(FAILED|FAIL) ' said | head -60; tail -20 said)"
-}
+node_test() { node_script "tests/http/$1" "${@:2}"; } # FILE [ARGS...]
 admin_key() { c key create admin --role admin --tenant '*' -o json | jq -r .key; }
 
 test_the_document_is_sound() {
@@ -60,8 +53,8 @@ db_test_roles_and_tenants() {
 db_test_every_route() {
     local key
     need node npm
-    node "$http/alerted.mjs" >alerted.ndjson || skip "$(tail -1 alerted.ndjson)"
-    c ledger append --validation record alerted.ndjson >/dev/null
+    node_test alerted.mjs
+    c ledger append --validation record said >/dev/null
     key=$(admin_key)
     start_server --auth --log json:debug
     node_test api.mjs main --url "$server" --key "$key" --log "$PWD/serve.err"

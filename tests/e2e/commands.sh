@@ -93,7 +93,9 @@ db_test_time_windows_select_by_persistedAt() {
     same "$(c ledger events --since "$after" | wc -l)" 0
     local last
     last=$(jq -r .persistedAt results | sort | tail -1)
-    same "$(c ledger events --until "$last" | jq -r .persistedAt | grep -cF "$last" || true)" 0 "until is exclusive"
+    c ledger events --until "$last" | jq -r .persistedAt >until
+    [ -s until ]
+    same "$(grep -F "$last" until || true)" "" "until is exclusive"
     [ "$(c ledger events --since "$last" | wc -l)" -gt 0 ] # since is inclusive
     refused 2 "--since must be RFC 3339 in UTC" c ledger events --since yesterday
 }

@@ -27,7 +27,7 @@ db_test_all_is_well() {
         holds "$(detail fsync)" works
         holds "$(detail "free space")" MiB
         same "$(detail permissions)" 0700
-        same "$(ls -A data | grep -c doctor || true)" 0 "left-overs"
+        same "$(find data -name '*doctor*')" "" "left-overs"
     else
         same "$(detail synchronous_commit)" on
         same "$(detail fsync)" on

@@ -226,7 +226,7 @@ test_the_holder_is_told() {
 is_quiet() { # for three seconds
     wc -l <serve.err >lines
     sleep 3
-    ! awk -v n="$(cat lines)" 'NR > n && /could not/' serve.err | grep .
+    same "$(awk -v n="$(cat lines)" 'NR > n && /could not/' serve.err)" ""
 }
 # Its connections are cut: not only what writes makes new ones, so that runs and their effects go on.
 pg_test_the_store_is_away_for_a_moment() {

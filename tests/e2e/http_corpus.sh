@@ -4,8 +4,8 @@
 . "$(dirname "$0")/lib/e2e.sh"
 
 test_node_agrees_or_is_less_strict() {
-    command -v node >/dev/null || skip "there is no node"
-    node "$repo/tests/http/compare.mjs" >compared 2>&1 || fail "$(cat compared)"
+    need node
+    node_script tests/http/compare.mjs
 }
 
 test_corpus_is_large_enough() {

@@ -33,7 +33,9 @@ test_everything_is_there_and_works() {
     same "$(env -i "$root/bin/cairn" version | head -1)" "cairn $version"
     env -i "$root/bin/cairn" run "$root/share/doc/cairn/examples/orders/plan.json" --data data --run-id r --quiet -o json >result
     same "$(jq -r '.status' result)" COMPLETED "$(cat result)"
-    same "$(readelf -d "$root/bin/cairn" | grep -E 'R(UN)?PATH' | grep -c "$repo" || true)" 0 "paths into the build folder"
+    readelf -d "$root/bin/cairn" >dynamic
+    grep -q NEEDED dynamic
+    same "$(grep -E 'R(UN)?PATH' dynamic | grep "$repo" || true)" "" "paths into the build folder"
     [ -x "$root/share/doc/cairn/examples/workers/worker.py" ] || fail "worker.py cannot be executed"
 }
 
@@ -58,7 +60,8 @@ test_units_name_the_installed_program() {
     install_below "$PWD/root" /opt/cairn
     same "$(sed -n 's/^ExecStart=\([^ ]*\) .*/\1/p' "$root/lib/systemd/system/cairn.service")" /opt/cairn/bin/cairn
     same "$(grep -c '/usr/local/bin' "$root/lib/systemd/system/cairn.service" || true)" 0
-    for unit in "$root"/lib/systemd/system/*; do # a line is a comment, a section, or NAME=VALUE
+    for unit in "$root"/lib/systemd/system/cairn.{service,socket}; do # a line is a comment, a section, or NAME=VALUE
+        [ -s "$unit" ]
         same "$(grep -vnE '^(#.*|\[[A-Z][a-z]+\]|[A-Z][A-Za-z]+=.*|)$' "$unit" || true)" "" "$unit"
     done
     command -v systemd-analyze >/dev/null || skip "there is no systemd-analyze to look at the units"
@@ -71,6 +74,7 @@ test_units_name_the_installed_program() {
 
 # Everything in the settings is a comment: a fresh installation behaves as if it was not there.
 test_settings_are_all_defaults() {
+    [ -s "$repo/packaging/cairn.env" ]
     same "$(grep -vE '^(#.*)?$' "$repo/packaging/cairn.env" || true)" ""
     same "$(sed -n 's/^#\([A-Z]\)/\1/p' "$repo/packaging/cairn.env" | grep -vcE '^[A-Z_]+=' || true)" 0
 }

@@ -3,17 +3,11 @@
 . "$(dirname "$0")/lib/e2e.sh"
 
 test_cases_are_what_liquidjs_renders() {
-    command -v node >/dev/null && command -v npm >/dev/null || skip "there is no node or no npm"
-    local rc=0
-    node "$repo/tests/liquid/compare.mjs" >compared 2>&1 || rc=$?
-    [ "$rc" != 77 ] || skip "$(cat compared)"
-    [ "$rc" = 0 ] || fail "$(cat compared)"
+    need node npm
+    node_script tests/liquid/compare.mjs
 }
 
-has_command() { "$cairn" help template render >/dev/null 2>&1 || skip "this cairn has no template command"; }
-
 test_render_prints_the_text() {
-    has_command
     printf '{"user":{"name":"Ada"},"rows":[1,2,3]}' >context.json
     printf 'Hello {{ user.name }}:{%% for r in rows %%} {{ r | times: 2 }}{%% endfor %%}\n' >template.txt
     same "$("$cairn" template render template.txt --context context.json)" "Hello Ada: 2 4 6"
@@ -24,7 +18,6 @@ test_render_prints_the_text() {
 }
 
 test_mistakes_have_line_and_column() {
-    has_command
     printf 'a\nżó {{ x | shout }}\n' >template.txt
     refused 1 "LIQUID_FILTER_UNKNOWN at line 2, column 11" "$cairn" template render template.txt
     printf '{%% if x %%}\n{%% endfor %%}' >template.txt
@@ -37,7 +30,6 @@ test_mistakes_have_line_and_column() {
 }
 
 test_bad_files_are_told() {
-    has_command
     echo x >template.txt
     echo '[1]' >context.json
     refused 1 CONTEXT_INVALID "$cairn" template render template.txt --context context.json

@@ -252,7 +252,7 @@ test_a_long_path_has_a_socket_too() {
 
 # A bucket is reached through the endpoint that the configuration names, and only if the bucket itself is allowed.
 test_a_plan_in_a_bucket() {
-    command -v python3 >/dev/null || { skip "python3 is not here to serve a file"; return; }
+    need python3
     local port=$((20000 + RANDOM % 20000)) server ok
     mkdir -p srv/bucket
     plan buck '{"stepId":"a","type":"noop"}'

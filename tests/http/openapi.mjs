@@ -4,42 +4,34 @@
 //     api.check('GET', '/v1/runs?limit=1', 200, { 'content-type': 'application/json', ... }, buffer)   // [] or violations
 //
 // The schemas are compiled with ajv, which comes from npm into build/npm (CAIRN_NPM names another folder) the first time.
-import { execFileSync } from 'node:child_process'
-import { existsSync, mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { install } from '../npm.mjs'
 
 const repo = join(dirname(fileURLToPath(import.meta.url)), '../..')
 const wanted = { ajv: '8.20.0', 'ajv-formats': '3.0.1', '@seriousme/openapi-schema-validator': '2.11.0' }
 
-// A `require` that finds the packages; exit code 77 when they cannot be had (no network).
+// A `require` that finds the packages; exit code 77 when the registry does not answer.
 export function packages() {
   const folder = process.env.CAIRN_NPM ?? join(repo, 'build/npm')
   const name = Object.entries(wanted).map(([n, v]) => `${n}@${v}`).join('+').replaceAll('/', '_').replaceAll('@', '')
   const place = join(folder, name)
-  if (!existsSync(join(place, 'node_modules/ajv/package.json'))) install(folder, place)
+  if (!existsSync(join(place, 'node_modules/ajv/package.json'))) placePackages(folder, place)
   return createRequire(join(place, 'package.json'))
 }
 
 // Into a folder of its own that then gets its name: two tests may do this at once.
-function install(folder, place) {
+function placePackages(folder, place) {
   mkdirSync(folder, { recursive: true })
   const fresh = mkdtempSync(join(folder, '.new-'))
+  process.on('exit', () => rmSync(fresh, { recursive: true, force: true })) // also when npm fails
+  install(fresh, Object.entries(wanted).map(([n, v]) => `${n}@${v}`))
   try {
-    writeFileSync(join(fresh, 'package.json'), '{"private":true}')
-    const flags = ['--no-audit', '--no-fund', '--ignore-scripts', '--fetch-retries=0', '--fetch-timeout=20000']
-    const list = Object.entries(wanted).map(([n, v]) => `${n}@${v}`)
-    execFileSync('npm', ['install', ...flags, ...list], { cwd: fresh, stdio: ['ignore', 'pipe', 'pipe'], timeout: 120000 })
-    try {
-      renameSync(fresh, place)
-    } catch {
-      rmSync(fresh, { recursive: true, force: true }) // another one was faster
-    }
+    renameSync(fresh, place)
   } catch (error) {
-    rmSync(fresh, { recursive: true, force: true })
-    console.log(`npm could not install ajv: ${String(error.stderr ?? error.message).trim().split('\n')[0]}`)
-    process.exit(77)
+    if (!existsSync(place)) throw error // else another one was faster
   }
 }
 

@@ -1,32 +1,18 @@
 // compare.mjs [--write]: is `expected` in cases.json still what liquidjs renders? With --write it is made so.
 //
 // liquidjs comes from npm, into a temporary folder that is removed again; LIQUIDJS_VERSION chooses another one.
-// Exit code 0: all equal; 1: some differ; 77: npm could not install it (no network), so nothing was compared.
-import { execFileSync } from 'node:child_process'
+// Exit code 0: all equal; 1: some differ; 77: the registry did not answer, so nothing was compared.
 import { createRequire } from 'node:module'
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { install } from '../npm.mjs'
 
 process.env.TZ = 'UTC' // a time without an offset is UTC, as it is for us
 const version = process.env.LIQUIDJS_VERSION ?? '10.30.1'
 const file = join(dirname(fileURLToPath(import.meta.url)), 'cases.json')
 const write = process.argv.includes('--write')
-
-function load(folder) {
-  writeFileSync(join(folder, 'package.json'), '{"private":true}')
-  try {
-    const options = { cwd: folder, stdio: ['ignore', 'pipe', 'pipe'], timeout: 60000 }
-    const flags = ['--no-audit', '--no-fund', '--ignore-scripts', '--fetch-retries=0', '--fetch-timeout=20000']
-    execFileSync('npm', ['install', ...flags, `liquidjs@${version}`], options)
-  } catch (error) {
-    const said = String(error.stderr ?? error.message).trim().split('\n').filter((line) => !line.includes('npm warn'))
-    console.log(`npm could not install liquidjs ${version}: ${said[0] ?? error.message}`)
-    return null
-  }
-  return createRequire(join(folder, 'package.json'))('liquidjs')
-}
 
 function render(engine, { template, context }) {
   try {
@@ -56,9 +42,6 @@ function compare(Liquid) {
 }
 
 const folder = mkdtempSync(join(tmpdir(), 'liquidjs-'))
-try {
-  const library = load(folder)
-  process.exitCode = library === null ? 77 : compare(library.Liquid)
-} finally {
-  rmSync(folder, { recursive: true, force: true })
-}
+process.on('exit', () => rmSync(folder, { recursive: true, force: true }))
+install(folder, [`liquidjs@${version}`], 60)
+process.exitCode = compare(createRequire(join(folder, 'package.json'))('liquidjs').Liquid)

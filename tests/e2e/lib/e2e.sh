@@ -2,7 +2,8 @@
 #
 # A test is a function. test_NAME runs once, on SQLite; db_test_NAME runs on SQLite and, when CAIRN_TEST_POSTGRES names a
 # server, on PostgreSQL; pg_test_NAME on PostgreSQL only. Each time the store is fresh and empty.
-# A test runs in a subshell with `set -e` in a folder of its own: any command that fails is a failure. At the end: `e2e_main`.
+# A test runs in a subshell with `set -e` in a folder of its own: any command that fails is a failure. Not so behind `!`, `||`
+# or `&&`, where the shell looks away: there say `|| fail`. At the end: `e2e_main`.
 set -uo pipefail
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
 cairn=${CAIRN:?names the program to test}
@@ -55,7 +56,7 @@ fresh_store() { # KIND FOLDER
         return
     fi
     local database="e2e_${name//[^a-z0-9]/_}_$$_$((++store_count))"
-    postgres "$CAIRN_TEST_POSTGRES" -c "CREATE DATABASE $database"
+    postgres "$CAIRN_TEST_POSTGRES" -c "CREATE DATABASE $database" || return 1
     store=(--db "${CAIRN_TEST_POSTGRES%/*}/$database")
 }
 
@@ -73,7 +74,11 @@ passed=0 failed=0 skipped=0
 one() { # FUNCTION KIND LABEL
     local folder="$work/$3" rc begun=$SECONDS
     mkdir -p "$folder"
-    fresh_store "$2" "$folder"
+    if ! fresh_store "$2" "$folder"; then # never on the store of another test
+        failed=$((failed + 1))
+        echo "FAIL $3 (no fresh store)"
+        return
+    fi
     (
         set -e
         cd "$folder"
@@ -85,9 +90,11 @@ one() { # FUNCTION KIND LABEL
     drop_store
     if [ "$rc" = 0 ]; then
         passed=$((passed + 1))
+        echo "ok $3"
+        sed -n 's/^ok /    ok /p' "$folder.log"
     elif [ "$rc" = 77 ]; then
         skipped=$((skipped + 1))
-        echo "skip $3: $(cat "$folder.log")"
+        echo "skip $3: $(tail -1 "$folder.log")"
     else
         failed=$((failed + 1))
         echo "FAIL $3 (exit code $rc)"
@@ -97,13 +104,34 @@ one() { # FUNCTION KIND LABEL
     if [ $((SECONDS - begun)) -ge ${SLOW:-10} ]; then echo "$3 took $((SECONDS - begun)) s"; fi
 }
 
+# skip WHY: only for what is missing on this machine. With CI=true the reason must be in tests/allowed-skips.
 skip() {
     echo "$*"
     exit 77
 }
 
+need() { # PROGRAM...
+    local program
+    for program in "$@"; do command -v "$program" >/dev/null || skip "there is no $program"; done
+}
+
+# node_script FILE [ARGS...]: must end with 0; what it says is in the file `said`. 77 (the registry of its packages did not
+# answer) is a skip. The tests inside it that passed are told to those who read our log, as "ok NAME".
+node_script() {
+    local rc=0
+    node "$repo/$1" "${@:2}" >said 2>&1 || rc=$?
+    [ "$rc" != 77 ] || skip "$(tail -1 said)"
+    [ "$rc" = 0 ] || fail "$(grep -A2 -E '^(FAILED|FAIL) ' said | head -60; tail -20 said)"
+    sed -n '/^ok /p' said
+}
+
 on_postgres() { # FUNCTION LABEL
-    if [ -n "${CAIRN_TEST_POSTGRES:-}" ]; then one "$1" postgres "$2"; else skipped=$((skipped + 1)); fi
+    if [ -n "${CAIRN_TEST_POSTGRES:-}" ]; then
+        one "$1" postgres "$2"
+    else
+        skipped=$((skipped + 1))
+        echo "skip $2: CAIRN_TEST_POSTGRES names no server"
+    fi
 }
 
 e2e_main() { # [SUBSTRING]: only tests whose name contains it
@@ -118,7 +146,10 @@ e2e_main() { # [SUBSTRING]: only tests whose name contains it
         *) one "$function" sqlite "$function" ;;
         esac
     done
-    [ -n "${CAIRN_TEST_POSTGRES:-}" ] || echo "skip: CAIRN_TEST_POSTGRES names no server, so nothing ran on PostgreSQL"
+    if [ $((passed + failed + skipped)) = 0 ]; then
+        echo "FAIL no test is named *${1:-}*"
+        failed=1
+    fi
     echo "$name: $passed passed, $failed failed, $skipped skipped"
     [ "$failed" = 0 ]
 }

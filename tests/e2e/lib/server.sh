@@ -1,10 +1,6 @@
 # tests/e2e/lib/server.sh, sourced by the tests of the HTTP API after e2e.sh and engine.sh.
 pids=()
 
-need() { # PROGRAM...
-    local program
-    for program in "$@"; do command -v "$program" >/dev/null || skip "there is no $program"; done
-}
 stop_all() { # what the test started; by id, never by name
     kill "${pids[@]}" 2>/dev/null || true
     wait "${pids[@]}" 2>/dev/null || true
