@@ -6,6 +6,9 @@
 #
 # What a failed part said about its failures is said again at the end, each line behind "! ": the output of a long run is
 # often kept only in part, and then its end. So are the reasons for what was skipped, each of them once.
+#
+# With CI=true a skipped test counts as a failed one unless the part gives a reason for it that is in tests/allowed-skips.
+# A part that says that it ran no test at all counts as a failure, everywhere.
 
 exec </dev/null
 passed=0 failed=0 skipped=0 failed_parts=
@@ -24,8 +27,11 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 trap 'exit 129' HUP
 
-# why_skipped LOG: the reasons, as cairn-tests ("skipped: WHY") and the scripts ("skip NAME: WHY") give them.
-why_skipped() { sed -n -e 's/^skipped: //p' -e 's/^skip\( [^ ]*\)\?: //p' "$1" >>"$tally_logs/skips"; }
+# why_skipped LOG: the reasons, as cairn-tests ("skipped: WHY") and the scripts ("skip NAME: WHY") give them, one a test.
+why_skipped() { sed -n -e 's/^skipped: //p' -e 's/^skip\( [^ ]*\)\?: //p' "$1"; }
+
+# Of the reasons that it reads, those that are in the list; with -v the others.
+allowed_skips() { grep -xE "$@" -f <(grep -vE '^(#.*)?$' tests/allowed-skips) || [ $? = 1 ]; }
 
 # told_again NAME LOG: the lines around each failure; or what it told again itself; or, if nothing looks like one, its end.
 told_again() {
@@ -54,6 +60,21 @@ timed() {
     return "$rc"
 }
 
+# refuse_skips NAME: makes failures of the skips whose reasons, in the file "why", are not allowed. (p, f and s are those of
+# count_part. A part that tallies has done this itself: its sum has no such skip any more.)
+refuse_skips() {
+    local good
+    good=$(allowed_skips <"$tally_logs/why" | wc -l)
+    [ "$good" -lt "$s" ] || return 0
+    {
+        echo "$1: $((s - good)) skipped without a reason that is in tests/allowed-skips"
+        allowed_skips -v <"$tally_logs/why" | sort -u | sed "s|^|$1: not a reason to skip: |"
+    } >"$tally_logs/refused"
+    cat "$tally_logs/refused"
+    sed 's/^/! /' "$tally_logs/refused" >>"$tally_logs/failures"
+    f=$((f + s - good)) s=$good
+}
+
 # count_part NAME EXIT_CODE SECONDS LOG
 count_part() {
     local name=$1 rc=$2 p f s n
@@ -63,16 +84,21 @@ count_part() {
         /^[A-Za-z0-9_.\/ -]+: [0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/ { add() }
         END { print p + 0, f + 0, s + 0, n + 0 }' "$4")
     if [ "$rc" = 0 ] && [ "$n" = 0 ]; then p=1; fi
+    if [ $((p + f + s)) = 0 ]; then
+        echo "$name: ran no test"
+        echo "! $name: ran no test" >>"$tally_logs/failures"
+        f=1
+    fi
     if [ "$rc" != 0 ] && [ "$f" = 0 ]; then
         echo "$name: failed with exit code $rc"
         f=1
     fi
+    why_skipped "$4" >"$tally_logs/why"
+    cat "$tally_logs/why" >>"$tally_logs/skips"
+    if [ "$f" != 0 ]; then told_again "$name" "$4" >>"$tally_logs/failures"; fi
+    if [ "${CI:-}" = true ]; then refuse_skips "$name"; fi
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
-    why_skipped "$4"
-    if [ "$f" != 0 ]; then
-        failed_parts+=" $name"
-        told_again "$name" "$4" >>"$tally_logs/failures"
-    fi
+    if [ "$f" != 0 ]; then failed_parts+=" $name"; fi
     echo "=== $name took $3 s, computed for $(awk '{ t = $1 + $2 } END { printf "%.0f", t }' "$4.time") s"
 }
 
@@ -137,6 +163,10 @@ tally() {
         echo "failed:$failed_parts"
     fi
     if [ -s "$tally_logs/skips" ]; then sort -u "$tally_logs/skips" | sed 's/^/why skipped: /'; fi
+    if [ $((passed + failed + skipped)) = 0 ]; then
+        echo "nothing ran"
+        failed=1
+    fi
     echo "$passed passed, $failed failed, $skipped skipped"
     [ "$failed" = 0 ]
 }

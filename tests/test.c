@@ -10,11 +10,14 @@
  * program ends. */
 #include "test.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <ftw.h>
 #include <libpq-fe.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,6 +71,25 @@ static char *text(const char *fmt, ...) {
     va_end(args);
     return must(n < 0 ? NULL : out);
 }
+
+/* Threads. ThreadSanitizer runs every test but those named in tests/single-threaded, so these must
+ * not start one. A sanitizer has a pthread_create() of its own; without one, ours counts, for the
+ * libraries that we use as well, and calls the real one. */
+
+static _Atomic unsigned threads_started;
+
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+typedef int (*create_func)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+
+__attribute__((visibility("default"))) int pthread_create(pthread_t *thread,
+                                                          const pthread_attr_t *attributes,
+                                                          void *(*start)(void *), void *arg) {
+    create_func create = NULL;
+    *(void **)&create = dlsym(RTLD_NEXT, "pthread_create");
+    atomic_fetch_add(&threads_started, 1);
+    return create(thread, attributes, start, arg);
+}
+#endif
 
 /* Registration. */
 
@@ -239,6 +261,37 @@ str test_postgres(void) {
     return url;
 }
 
+/* Which tests. */
+
+static bool matches(const char *name, const char *filter) {
+    if (filter[0] == '^') return strncmp(name, filter + 1, strlen(filter + 1)) == 0;
+    return strstr(name, filter) != NULL;
+}
+
+static bool wanted(const char *name, char **filters, int n) {
+    bool any = true;
+    bool found = false;
+    for (int i = 0; i < n; i++) {
+        bool without = filters[i][0] == '!';
+        bool hit = matches(name, filters[i] + without);
+        if (hit && without) return false;
+        if (!without) any = false;
+        found = found || hit;
+    }
+    return any || found;
+}
+
+static struct filter_list {
+    char **filters;
+    int count;
+} single_threaded; /* of --single-threaded or --threaded */
+static bool leave_out_single_threaded;
+
+static bool is_single_threaded(const char *name) {
+    return single_threaded.count > 0 &&
+           wanted(name, single_threaded.filters, single_threaded.count);
+}
+
 /* One test, under cmocka. */
 
 static const char *told_to_fail; /* NAME of --fail, for testing those who read the results */
@@ -249,6 +302,8 @@ static bool is_told_to_fail(const char *name) {
     return strlen(told_to_fail) == len && strncmp(name, told_to_fail, len) == 0;
 }
 
+_Thread_local unsigned test_checks;
+
 enum { SLOW_MS = 10000 }; /* is said: a test run is as long as its longest tests */
 static int64_t begun_ns;
 
@@ -256,11 +311,16 @@ static void run_one(void **state) {
     const struct test *test = *state;
     begun_ns = clock_mono_ns();
     CHECK(!is_told_to_fail(test->name), "as it was told to");
-    if (test->kind == KIND_PLAIN) {
+    threads_started = 0;
+    test_checks = 0;
+    if (test->kind == KIND_PLAIN)
         test->func();
-        return;
-    }
-    test->db_func(test->kind == KIND_SQLITE ? test_db_url("sqlite") : test_postgres());
+    else
+        test->db_func(test->kind == KIND_SQLITE ? test_db_url("sqlite") : test_postgres());
+    unsigned checks = test_checks;
+    CHECK(checks > 0, "the test checks nothing");
+    CHECK(threads_started == 0 || !is_single_threaded(test->name),
+          "it starts a thread, so tests/single-threaded must not name it");
 }
 
 static int give_back(void **state) {
@@ -282,24 +342,6 @@ static int give_back(void **state) {
     return failed;
 }
 
-static bool matches(const char *name, const char *filter) {
-    if (filter[0] == '^') return strncmp(name, filter + 1, strlen(filter + 1)) == 0;
-    return strstr(name, filter) != NULL;
-}
-
-static bool wanted(const char *name, char **filters, int n) {
-    bool any = true;
-    bool found = false;
-    for (int i = 0; i < n; i++) {
-        bool without = filters[i][0] == '!';
-        bool hit = matches(name, filters[i] + without);
-        if (hit && without) return false;
-        if (!without) any = false;
-        found = found || hit;
-    }
-    return any || found;
-}
-
 /* The share K/N of the tests: by a hash of their names, so that long and short ones mix. */
 static unsigned share = 0;
 static unsigned shares = 1;
@@ -318,57 +360,103 @@ static bool in_share(const char *name) {
     return (hash >> 8) % shares == share;
 }
 
-static int list(char **filters, int n) {
-    for (size_t i = 0; i < test_count; i++) {
-        if (wanted(tests[i].name, filters, n)) puts(tests[i].name);
-    }
-    return 0;
-}
-
 static void release(struct CMUnitTest *picked) {
     for (size_t i = 0; i < database_count; i++)
         postgres_drop(&databases[i]);
     for (size_t i = 0; i < test_count; i++)
         free(tests[i].name);
+    for (int i = 0; i < single_threaded.count; i++)
+        free(single_threaded.filters[i]);
+    free(single_threaded.filters);
     free(databases);
     free(dirs);
     free(tests);
     free(picked);
 }
 
-/* cairn-tests [--list | --share K/N | --fail NAME] [FILTER...]
- * FILTER: a part of the name; ^TEXT: its beginning; !TEXT, !^TEXT: none of these. */
+/* A file of filters, one a line; # begins a comment. */
+static bool read_filters(const char *path, struct filter_list *out) {
+    FILE *file = fopen(path, "r");
+    char *line = NULL;
+    size_t cap = 0;
+    if (file == NULL) return false;
+    while (getline(&line, &cap, file) >= 0) {
+        line[strcspn(line, " #\n")] = '\0';
+        if (line[0] == '\0') continue;
+        out->filters = grow(out->filters, (size_t)out->count, sizeof *out->filters);
+        out->filters[out->count++] = text("%s", line);
+    }
+    free(line);
+    fclose(file);
+    return true;
+}
+
+/* Takes --OPTION VALUE from the front of the arguments. false: the value is wrong. */
+static bool take_option(const char *option, const char *value) {
+    if (strcmp(option, "--share") == 0) return take_share(value);
+    if (strcmp(option, "--fail") == 0) {
+        told_to_fail = value;
+        return true;
+    }
+    leave_out_single_threaded = strcmp(option, "--threaded") == 0;
+    return read_filters(value, &single_threaded);
+}
+
+static bool is_option(const char *arg) {
+    static const char *const options[] = {"--share", "--fail", "--single-threaded", "--threaded"};
+    for (size_t i = 0; i < COUNT_OF(options); i++) {
+        if (strcmp(arg, options[i]) == 0) return true;
+    }
+    return false;
+}
+
+static bool picked_out(const char *name, char **filters, int n) {
+    if (!wanted(name, filters, n) || !in_share(name)) return false;
+    return !leave_out_single_threaded || !is_single_threaded(name);
+}
+
+static const char usage[] =
+    "usage: cairn-tests [OPTION...] [--list] [FILTER...]\n"
+    "FILTER: a part of the name; ^TEXT: its beginning; !TEXT, !^TEXT: none of these\n"
+    "  --share K/N             the tests in the K-th of N parts\n"
+    "  --single-threaded FILE  a test that FILE names fails if it starts a thread\n"
+    "  --threaded FILE         all but the tests that FILE names\n"
+    "  --fail NAME             this test fails, for testing those who read the results\n";
+
 int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
-    if (argc > 2 && strcmp(argv[1], "--share") == 0) {
-        if (!take_share(argv[2])) {
-            fprintf(stderr, "--share wants K/N, such as 1/2\n");
+    while (argc > 2 && is_option(argv[1])) {
+        if (!take_option(argv[1], argv[2])) {
+            fprintf(stderr, "cairn-tests: %s %s is wrong\n%s", argv[1], argv[2], usage);
             return 2;
         }
         argc -= 2;
         argv += 2;
     }
-    if (argc > 2 && strcmp(argv[1], "--fail") == 0) {
-        told_to_fail = argv[2];
-        argc -= 2;
-        argv += 2;
-    }
     if (test_count > 0) qsort(tests, test_count, sizeof *tests, by_name);
-    if (argc > 1 && strcmp(argv[1], "--list") == 0) return list(argv + 2, argc - 2);
+    bool lists = argc > 1 && strcmp(argv[1], "--list") == 0;
+    if (!lists && argc > 1 && argv[1][0] == '-') {
+        fputs(usage, stderr);
+        return 2;
+    }
+    char **filters = argv + 1 + lists;
+    int filter_count = argc - 1 - lists;
 
     struct CMUnitTest *picked = must(calloc(test_count + 1, sizeof *picked));
     size_t n = 0;
     for (size_t i = 0; i < test_count; i++) {
-        if (!wanted(tests[i].name, argv + 1, argc - 1) || !in_share(tests[i].name)) continue;
+        if (!picked_out(tests[i].name, filters, filter_count)) continue;
+        if (lists) puts(tests[i].name);
         picked[n++] = (struct CMUnitTest){tests[i].name, run_one, NULL, give_back, &tests[i]};
     }
-    int failed = n > 0 ? _cmocka_run_group_tests("unit", picked, n, NULL, NULL) : 0;
-    if (n == 0) {
-        fprintf(stderr, "no test matches\n");
-        failed = argc > 1;
+    if (lists) {
+        release(picked);
+        return 0;
     }
+    int failed = n > 0 ? _cmocka_run_group_tests("unit", picked, n, NULL, NULL) : 1;
+    if (n == 0) fprintf(stderr, "no test matches\n");
     release(picked);
-    printf("unit: %d passed, %d failed, %d skipped\n", (int)n - failed - skip_count, failed,
-           skip_count);
+    printf("unit: %d passed, %d failed, %d skipped\n", n > 0 ? (int)n - failed - skip_count : 0,
+           failed, skip_count);
     return failed > 0 ? 1 : 0;
 }

@@ -1,4 +1,5 @@
-/* tests/test.h: a test registers itself, runs under cmocka, and says what it saw when a check fails.
+/* tests/test.h: a test registers itself, runs under cmocka, and says what it saw when a check
+ * fails.
  *
  *     TEST(duration_parse_says_what_is_wrong) { CHECK(x == 1, "case %zu", i); }
  *
@@ -31,13 +32,16 @@ void test_register_db(const char *name, test_db_func func);
 /* CHECK(cond) or CHECK(cond, "format", ...). Fails the test, with the message. */
 #define CHECK(...) CHECK_PICK(__VA_ARGS__, "")
 #define CHECK_PICK(cond, ...)                                                                      \
-    ((cond) ? (void)0 : test_fail(__FILE__, __LINE__, #cond, __VA_ARGS__))
+    ((cond) ? (void)test_checks++ : test_fail(__FILE__, __LINE__, #cond, __VA_ARGS__))
+extern _Thread_local unsigned test_checks; /* that held; a test without any fails */
 _Noreturn void test_fail(const char *file, int line, const char *cond, const char *fmt, ...);
+/* For what is missing on this machine. With CI=true the reason must be in tests/allowed-skips. */
 _Noreturn void test_skip(const char *why);
 
 /* A fresh folder for this test, removed when it ends. No trailing slash. */
 const char *test_dir(void);
-/* A fresh, empty database of the kind named "sqlite" or "postgres", dropped when the test ends; STR_NONE without a server. */
+/* A fresh, empty database of the kind named "sqlite" or "postgres", dropped when the test ends;
+ * STR_NONE without a server. */
 str test_db_url(const char *kind);
 /* The same of PostgreSQL, for a test that is about it alone: skipped without a server. */
 str test_postgres(void);

@@ -563,8 +563,10 @@ int main(void) {
     failed += !run_sqlite(cycles, seed);
     if (server && server[0])
         failed += !run_postgres(server, cycles / 10 > 4 ? cycles / 10 : 4, seed);
-    else
+    else {
+        printf("skip postgres: CAIRN_TEST_POSTGRES names no server\n");
         skipped++;
+    }
     printf("engine: %d passed, %d failed, %d skipped\n", 2 - failed - skipped, failed, skipped);
     return failed > 0 ? 1 : 0;
 }

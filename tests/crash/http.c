@@ -605,8 +605,10 @@ int main(void) {
     failed += !run_sqlite(ops, seed);
     if (server && server[0])
         failed += !run_postgres(server, ops / 10 > 500 ? ops / 10 : 500, seed);
-    else
+    else {
+        printf("skip postgres: CAIRN_TEST_POSTGRES names no server\n");
         skipped++;
+    }
     printf("http: %d passed, %d failed, %d skipped\n", 3 - failed - skipped, failed, skipped);
     return failed > 0 ? 1 : 0;
 }

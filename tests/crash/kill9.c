@@ -238,8 +238,10 @@ int main(void) {
     failed += !run_sqlite(cycles, seed);
     if (server && server[0])
         failed += !run_postgres(server, cycles / 4 > 5 ? cycles / 4 : 5, seed);
-    else
+    else {
+        printf("skip postgres: CAIRN_TEST_POSTGRES names no server\n");
         skipped++;
+    }
     for (int i = 0; i < PRODUCERS_MAX; i++)
         free(test.producers[i].unanswered);
     free(test.events);

@@ -4,13 +4,15 @@
 . "$(dirname "$0")/lib/e2e.sh"
 unit=${CAIRN_BUILD:-$repo/build/test}/cairn-tests
 
-# judged EXIT LAST COMMAND...: it must end so, with this last line; what was said is in the file `said`
+# judged EXIT LAST COMMAND...: the log of what it prints must be judged so, with this last line; the report is in the file
+# `said`. The log is one of some tests.
 judged() {
     local want=$1 last=$2 rc=0
     shift 2
-    "$repo/scripts/conformance" "$@" >said 2>&1 || rc=$?
-    same "$rc" "$want" "exit code of conformance $* ($(tail -5 said))"
-    same "$(tail -1 said)" "$last" "last line of conformance $*"
+    "$@" >log 2>&1 || true # it may fail: that is what the report is about
+    "$repo/scripts/conformance" --some log >said 2>&1 || rc=$?
+    same "$rc" "$want" "exit code of conformance after $* ($(tail -5 said))"
+    same "$(tail -1 said)" "$last" "last line of conformance after $*"
 }
 lists() { # LEVEL CLAUSE TEST
     grep -qE "^  $1 +$2 +$3(\[sqlite\])?$" said || fail "$1 $2 $3 is not in: $(sed -n '/^=== conformance/,$p' said)"
@@ -55,9 +57,6 @@ test_scripts_are_judged_too() {
 test_in_doubt_it_is_broken() {
     judged 1 "conformance: broken" "$unit" --fail run_policies_differ_only_after_an_invalid_event run_polic
     holds "$(cat said)" "run_policies_differ_only_after_an_invalid_event names no clause"
-    judged 1 "conformance: broken" sh -c 'exit 1'
-    judged 1 "conformance: broken" sh -c 'echo "x: 1 passed, 0 failed, 0 skipped"; exit 1'
-    judged 1 "conformance: broken" sh -c 'echo "x: 1 passed, 0 failed, 0 skipped"; exit 139'
     judged 1 "conformance: broken" true
     judged 1 "conformance: broken" echo "x: 0 passed, 0 failed, 3 skipped"
     local may='[  FAILED  ] run_policy_b_stops_at_the_last_valid_event'
@@ -65,14 +64,51 @@ test_in_doubt_it_is_broken() {
     judged 1 "conformance: broken" sh -c "echo '$may'; echo 'unit: 1 passed, 2 failed, 0 skipped'; exit 1"
     judged 1 "conformance: broken" sh -c "echo '$may'; exit 1"
     judged 1 "conformance: broken" sh -c "echo '$may'; echo 'unit: 1 passed, 1 failed, 0 skipped'; echo 'no space left'; exit 1"
-    judged 1 "conformance: broken" sh -c "echo '$may'; echo 'unit: 1 passed, 1 failed, 0 skipped'; exit 134"
     judged 1 "conformance: broken" sh -c "echo '$may'; echo 'x: failed with exit code 139'; echo '1 passed, 2 failed, 0 skipped'; exit 1"
     judged 1 "conformance: broken" sh -c "echo '${may}x'; echo 'unit: 1 passed, 1 failed, 0 skipped'; exit 1"
 }
 
+# A test that was skipped proves nothing, and one that did not run even less. The tree is one of its own, with three clauses.
+test_skipped_and_missing_tests_hold_nothing() {
+    local c=RE # in two pieces: here they are no names of clauses
+    mkdir -p scripts src tests contracts
+    cp "$repo/scripts/conformance" scripts
+    printf 'id\tlevel\n%s\tMUST\n%s\tMUST\n%s\tMAY\n' $c-1-1 $c-1-2 $c-1-3 >contracts/levels.tsv
+    printf '%s\n' "/* $c-1-1 */" 'TEST(one) {' '}' "/* $c-1-2 */" 'TEST(two) {' '}' "/* $c-1-2, $c-1-3 */" 'TEST(three) {' '}' >src/x_test.c
+    report 0 "conformance: holds" '[       OK ] one' '[       OK ] two' '[       OK ] three'
+    holds "$(head -1 said)" "3 held, 0 failed, 0 not tested"
+    report 0 "conformance: holds" '[       OK ] one' '[  SKIPPED ] two' '[       OK ] three' # another test of the clause passed
+    report 0 "conformance: holds where it was tested" '[       OK ] one[sqlite]' '[  SKIPPED ] one[postgres]' '[       OK ] two' '[  SKIPPED ] three'
+    holds "$(head -1 said)" "2 held, 0 failed, 1 not tested"
+    holds "$(cat said)" "$c-1-3        not tested: three was skipped"
+    report 0 "conformance: holds where it was tested" 'ok one' '    ok two' 'skip three: no reason' # as scripts tell it
+    report 1 "conformance: broken" '[       OK ] two' '[       OK ] three'
+    holds "$(cat said)" "$c-1-1        not tested: one did not run"
+    report 1 "conformance: broken" '[       OK ] one' '[       OK ] two' '[       OK ] three' 'no sum'
+    report 0 "conformance: holds" '[       OK ] one' '[       OK ] two' '[       OK ] three'
+    touch -d '+1 minute' src/x_test.c
+    exits_with 1 scripts/conformance log
+    holds "$(cat said)" "the log is older than src/x_test.c"
+    exits_with 1 scripts/conformance no-log
+}
+report() { # EXIT LAST LINE...: a log with these lines and a sum
+    local last=$2
+    printf '%s\n' "${@:3}" >log
+    case ${*: -1} in "no sum") ;; *) echo "3 passed, 0 failed, 0 skipped" >>log ;; esac
+    touch -d '+1 second' log
+    exits_with "$1" scripts/conformance log
+    same "$(tail -1 said)" "$last" "last line of: $(cat said)"
+}
+exits_with() { # EXIT COMMAND...
+    local want=$1 rc=0
+    shift
+    "$@" >said 2>&1 || rc=$?
+    same "$rc" "$want" "exit code of $*: $(cat said)"
+}
+
 # In a tree of its own: a clause whose level nobody has written down, a comment that is not the test's, a clause in its body.
 test_a_small_tree() {
-    local known=RE new=RE test rc
+    local known=RE new=RE test
     known+=-1-1 new+=-1-2 # in two pieces: here they are no names of clauses
     mkdir -p scripts src tests contracts
     cp "$repo/scripts/conformance" scripts
@@ -81,9 +117,8 @@ test_a_small_tree() {
         'TEST(body) {' "    /* $known */" '}' >src/x_test.c
     same "$(scripts/conformance --map | cut -f1-3 | tr '\t\n' ' ,')" "fresh $new unknown,bare - -,body $known MAY,"
     for test in fresh:1 bare:1 body:0; do
-        rc=0
-        scripts/conformance sh -c "echo '[  FAILED  ] ${test%:*}'; echo '0 passed, 1 failed, 0 skipped'; exit 1" >said || rc=$?
-        same "$rc" "${test#*:}" "exit code for ${test%:*}: $(cat said)"
+        printf '%s\n' "[  FAILED  ] ${test%:*}" '0 passed, 1 failed, 0 skipped' >log
+        exits_with "${test#*:}" scripts/conformance --some log
     done
 }
 
@@ -99,6 +134,11 @@ test_tests_inside_a_test() {
 }
 # (To the end of the map: who writes it would not survive a reader that leaves.)
 described_http_test() { "$repo/scripts/conformance" --map | awk -F '\t' '$2 == "WE-2.1.3-14" && /mjs$/ && !n++ { print $1 }'; }
+
+# Results are told by the name of a test alone.
+test_names_are_unique() {
+    same "$("$repo/scripts/conformance" --map | cut -f1,4 | sort -u | cut -f1 | uniq -d)" "" "names of two tests"
+}
 
 # No clause is named where the map does not find it, and each has a level.
 test_every_named_clause_belongs_to_a_test() {

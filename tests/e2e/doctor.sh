@@ -12,7 +12,7 @@ durable_server() { # a test server may be started without fsync, and then the do
 
 db_test_all_is_well() {
     durable_server
-    ulimit -Sn 4096 || skip "this machine allows too few open files"
+    ulimit -Sn 4096 || skip "too few files may be open at once: the test needs 4096"
     c ledger append -q "$example" >/dev/null
     c doctor -o json >report
     # (Where the tests themselves run on a network's file system, it rightly says so.)
@@ -48,7 +48,7 @@ test_old_sqlite_is_noted() {
 }
 
 test_few_open_files_are_a_warning() {
-    ulimit -Sn 4095 || skip "this machine allows too few open files"
+    ulimit -Sn 4095 || skip "too few files may be open at once: the test needs 4096"
     c doctor -o json >report
     same "$(result "open files")" warn
     holds "$(detail "open files")" "at most 4095, few for a server"

@@ -63,7 +63,7 @@ with_role_viewer() {
 }
 
 # On SQLite the command finds the server by itself: what it changes holds there at once.
-test_the_holder_is_told() {
+test_the_holder_of_the_lock_is_told() {
     c key create admin --role admin --tenant '*' >admin 2>/dev/null
     start_server --auth
     c key create reader --role viewer >reader 2>/dev/null

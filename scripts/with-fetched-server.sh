@@ -1,7 +1,8 @@
 # shellcheck shell=bash disable=SC2154
-# scripts/beside.sh, sourced by with-temporal and with-conductor: a command beside a server that is fetched once.
+# scripts/with-fetched-server.sh, sourced by with-temporal and with-conductor: runs a command while a server runs that is
+# fetched once.
 #
-# `server_name`, `version`, `variable` and `command` are set before. Where the server cannot be had, without() runs the
+# `server_name`, `registry`, `version`, `variable` and `command` are set before. Where the server cannot be had, without() runs the
 # command without it, and tells why on stderr and in ${variable}_WHY, in one line.
 
 cache=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/cairn
@@ -63,12 +64,12 @@ obtain() {
     local file=$1 tool=$2 lock
     [ ! -e "$cache/$file" ] || return 0
     [ "${CAIRN_TEST_FETCH:-yes}" != no ] || without "$file is not in $cache, and CAIRN_TEST_FETCH=no"
-    command -v "$tool" >/dev/null || without "no $tool on this machine to fetch $file with"
+    command -v "$tool" >/dev/null || without "no $registry on this machine to fetch $file with"
     making=$cache/making-$file
     mkdir -p "$making" 2>/dev/null || without "cannot write to $cache"
     exec {lock}>"$cache/$file.lock"
     until flock -n "$lock"; do
-        [ "$SECONDS" -lt "$fetch_limit" ] || without "somebody else has been fetching $file for more than $fetch_limit s"
+        [ "$SECONDS" -lt "$fetch_limit" ] || without "the $registry registry did not answer: somebody else has waited for $file for more than $fetch_limit s"
         sleep 1
     done
     if [ ! -e "$cache/$file" ]; then
@@ -80,12 +81,20 @@ obtain() {
         export -nf make_it
         case $rc in
         0) mv "$making/$file" "$cache/$file" ;;
-        124 | 137) without "fetching $file took more than $fetch_limit s" ;;
-        *) without "could not fetch $file: $(reason "$making/log")" ;;
+        124 | 137) without "the $registry registry did not answer: $file is not there after $fetch_limit s" ;;
+        *)
+            if unanswered "$making/log"; then without "the $registry registry did not answer: $(reason "$making/log")"; fi
+            without "could not make $file: $(reason "$making/log")"
+            ;;
         esac
         rm -rf "$making"
     fi
     exec {lock}>&-
+}
+
+# unanswered LOG: it failed because a server of packages did not answer, or did not have them, and for no reason of ours.
+unanswered() {
+    grep -qiE 'dial tcp|no such host|unknown ?host|i/o timeout|timed? ?out|no answer in|connection (refused|reset)|TLS handshake|unexpected EOF|network is unreachable|could not transfer|(status|code|:) ?(403|404|410|429|50[0-9])|(403|404|410|429|50[0-9]) [A-Z]' "$1"
 }
 
 # reason LOG: the line that tells most about a failure.
