@@ -264,7 +264,7 @@ static status archive_lot(struct call *c, struct ledger *ledger, struct error *e
 static void archived(struct call *c) {
     struct admin_call *a = c->own;
     if (!a->at.done && !c->api->draining) {
-        call_change(c, archive_lot, archived);
+        call_alone(c, archive_lot, archived);
         return;
     }
     json_object_begin(&c->out);
@@ -288,7 +288,7 @@ static void begin_archive(struct call *c) {
     a->archive.riders = &c->rider;
     c->api->archiving = true;
     c->ended = archive_over;
-    call_change(c, archive_lot, archived);
+    call_alone(c, archive_lot, archived);
 }
 
 static void post_archive(struct call *c) {

@@ -7,66 +7,35 @@
 enum { CALLS_KEPT = 256, SWEEP_MS = 60000, SWEEP_LIMIT = 1000 };
 enum { REFUSALS_A_MINUTE = 10 }; /* of one caller, in the audit trail: nobody fills the disk */
 
-/* ---- what comes back from the ledger thread ---- */
-
-static void take_done(struct api *api) {
-    pthread_mutex_lock(&api->lock);
-    struct call *list = api->done_first;
-    api->done_first = NULL;
-    api->done_end = &api->done_first;
-    pthread_mutex_unlock(&api->lock);
-    while (list) {
-        struct call *c = list;
-        list = c->done_next;
-        if (c->write.code != ST_OK) {
-            call_fail(c, &c->write.err);
-        } else if (api->closing) {
-            call_refuse_closing(c);
-        } else if (c->then) {
-            c->then(c);
-        } else {
-            call_answer(c, 200);
-        }
-    }
-}
-
 /* ---- receipts that are too old ---- */
 
-static void sweep_done(struct writer_call *call) { /* on the ledger thread */
+static void sweep(struct api *api);
+
+/* One sweep is short, for others wait for the ledger thread. While there is more, the next begins
+ * when one has ended, behind what is queued: they go as fast as receipts come. */
+static void sweep_done(struct bridge_call *call) {
     struct api *api = call->context;
-    if (call->code != ST_OK)
-        LOG(LOG_WARN, "could not forget old receipts", LOG_S("error", str_c(call->err.msg)));
-    __atomic_store_n(&api->sweeping, false, __ATOMIC_RELEASE);
-    uv_async_send(&api->async);
+    api->sweeping = false;
+    if (call->write.code != ST_OK)
+        LOG(LOG_WARN, "could not forget old receipts", LOG_S("error", str_c(call->write.err.msg)));
+    else if (api->sweep_more)
+        sweep(api);
 }
 
 static status do_sweep(struct ledger *ledger, void *context, struct error *err) {
     struct api *api = context;
-    bool more = false;
-    status st = receipt_sweep(ledger, SWEEP_LIMIT, &more, err);
-    __atomic_store_n(&api->sweep_more, st == ST_OK && more, __ATOMIC_RELEASE);
-    return st;
+    return receipt_sweep(ledger, SWEEP_LIMIT, &api->sweep_more, err);
 }
 
 static void sweep(struct api *api) {
-    struct error ignored;
-    if (api->draining || __atomic_load_n(&api->sweeping, __ATOMIC_ACQUIRE)) return;
-    api->sweep_call = (struct writer_call){
-        .task = do_sweep, .task_context = api, .done = sweep_done, .context = api};
-    __atomic_store_n(&api->sweeping, true, __ATOMIC_RELEASE);
-    if (writer_submit(api->writer, &api->sweep_call, &ignored) != ST_OK)
-        __atomic_store_n(&api->sweeping, false, __ATOMIC_RELEASE);
+    if (api->draining || api->sweeping) return;
+    api->sweep_call = (struct bridge_call){
+        .write.member = {.body = do_sweep, .context = api}, .done = sweep_done, .context = api};
+    api->sweeping = true;
+    bridge_submit(api->bridge, &api->sweep_call);
 }
 
 static void on_sweep(uv_timer_t *timer) { sweep(timer->data); }
-
-/* One sweep is short, for others wait for the ledger thread. While there is more, the next begins
- * when one has ended, behind what is queued: they go as fast as receipts come. */
-static void on_async(uv_async_t *async) {
-    struct api *api = async->data;
-    take_done(api);
-    if (__atomic_load_n(&api->sweep_more, __ATOMIC_ACQUIRE)) sweep(api);
-}
 
 /* ---- opening ---- */
 
@@ -87,12 +56,10 @@ static void register_metrics(struct api *api) {
 
 static void start_handles(struct api *api) {
     uv_loop_t *loop = api->options.loop;
-    uv_async_init(loop, &api->async, on_async);
     uv_timer_init(loop, &api->sweep);
     uv_timer_init(loop, &api->waits);
-    api->async.data = api->sweep.data = api->waits.data = api;
-    api->open_handles = 3;
-    uv_unref((uv_handle_t *)&api->async);
+    api->sweep.data = api->waits.data = api;
+    api->open_handles = 2;
     uv_timer_start(&api->sweep, on_sweep, SWEEP_MS, SWEEP_MS);
     uv_unref((uv_handle_t *)&api->sweep);
 }
@@ -112,7 +79,7 @@ static status open_parts(struct api *api, struct error *err) {
     if (st == ST_OK) {
         struct auth_options auth = {.open = o->open,
                                     .pool = api->pool,
-                                    .writer = api->writer,
+                                    .bridge = api->bridge,
                                     .loop = o->loop,
                                     .jwks = o->jwks,
                                     .policy = o->policy,
@@ -137,13 +104,11 @@ status api_open(const struct api_options *options, struct api **out, struct erro
     if (!api) return error_set(err, ST_RETRY, "api: out of memory");
     api->options = *options;
     api->engine = host_engine(options->host);
-    api->writer = host_writer(options->host);
+    api->bridge = host_bridge(options->host);
     snprintf(api->node, sizeof(api->node), "%.*s", STR_ARG(options->node));
     snprintf(api->version, sizeof(api->version), "%.*s", STR_ARG(options->version));
     api->options.node = str_c(api->node);
     api->options.version = str_c(api->version);
-    pthread_mutex_init(&api->lock, NULL);
-    api->done_end = &api->done_first;
     map_init(&api->in_flight);
     map_init(&api->waiters);
     shares_init(&api->shares);
@@ -287,7 +252,6 @@ static void on_closed(uv_handle_t *handle) {
     map_release(&api->waiters);
     shares_release(&api->shares);
     mem_free(api->m_requests);
-    pthread_mutex_destroy(&api->lock);
     mem_free(api);
 }
 
@@ -296,7 +260,6 @@ void api_close(struct api *api) {
     api->draining = api->closing = true;
     atomic_store(&api->stopping, true);
     if (api->pool) pool_close(api->pool);
-    take_done(api);
     if (api->call_count > 0)
         LOG(LOG_ERROR, "requests are left without an answer",
             LOG_N("requests", (int64_t)api->call_count));
@@ -304,7 +267,6 @@ void api_close(struct api *api) {
     auth_close(api->auth);
     limiter_close(api->limiter);
     limiter_close(api->refusals);
-    uv_close((uv_handle_t *)&api->async, on_closed);
     uv_close((uv_handle_t *)&api->sweep, on_closed);
     uv_close((uv_handle_t *)&api->waits, on_closed);
 }

@@ -166,7 +166,7 @@ static void send_batch(struct call *c) {
         answer_batch(c, a);
         return;
     }
-    c->write = (struct writer_call){.request = {.items = a->items,
+    c->change = (struct bridge_call){.write.request = {.items = a->items,
                                                 .count = a->count,
                                                 .atomic = a->atomic,
                                                 .outside = true,

@@ -292,15 +292,11 @@ status auth_open(const struct auth_options *options, struct auth **out, struct e
     ASSERT(options->loop != NULL);
     ASSERT(options->open || options->pool != NULL);
     struct auth *auth = mem_alloc(sizeof(*auth));
-    struct use_gate *gate = auth ? mem_alloc(sizeof(*gate)) : NULL;
-    if (!gate) {
-        mem_free(auth);
+    if (!auth) {
         jwks_close(options->jwks);
         return error_set(err, ST_RETRY, "authentication: out of memory");
     }
     auth->options = *options;
-    auth->gate = gate;
-    atomic_init(&gate->holders, 1);
     map_init(&auth->keys);
     random_bytes(&auth->failures.seed, sizeof(auth->failures.seed));
     register_metrics(auth, options->metrics);
@@ -320,7 +316,7 @@ bool auth_signs(const struct auth *auth, int64_t mark) {
 }
 
 void auth_end(struct auth *auth) {
-    if (!auth->timer_closed || auth->lookups > 0) return;
+    if (!auth->timer_closed || auth->lookups > 0 || auth->batches > 0) return;
     keys_release(auth);
     jwks_close(auth->options.jwks);
     mem_free(auth);
@@ -336,6 +332,6 @@ void auth_close(struct auth *auth) {
     if (!auth) return;
     ASSERT(!auth->closing);
     auth->closing = true;
-    auth->options.writer = NULL;
+    auth->options.bridge = NULL;
     uv_close((uv_handle_t *)&auth->timer, on_closed);
 }

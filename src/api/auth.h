@@ -17,7 +17,7 @@
 #include "base/buf.h"
 #include "core/role.h"
 #include "ledger/access/access.h"
-#include "ledger/writer.h"
+#include "ledger/bridge.h"
 
 enum {
     PRINCIPAL_NAME_MAX = 100,
@@ -48,7 +48,7 @@ struct auth;
 struct auth_options {
     bool open; /* no authentication: everybody is "anonymous", admin of all tenants */
     struct pool *pool;
-    struct writer *writer; /* for last use */
+    struct bridge *bridge; /* for last use; NULL: it is not remembered */
     uv_loop_t *loop;
     struct jwks *jwks;        /* or NULL; owned by auth from now on, also if it cannot be opened */
     struct jwt_policy policy; /* borrowed */

@@ -2,7 +2,6 @@
  * (auth_keys.c), who failed too often (auth_failures.c). For them only. */
 #pragma once
 
-#include <stdatomic.h>
 
 #include "api/auth.h"
 #include "base/map.h"
@@ -64,12 +63,6 @@ struct key_list { /* newest first */
     size_t count;
 };
 
-/* Between auth and the ledger thread, which may outlive it: freed by the last of the two. */
-struct use_gate {
-    atomic_int holders;
-    atomic_bool busy; /* a batch is on its way */
-};
-
 struct auth {
     uv_timer_t timer; /* first: the handle is its auth */
     struct auth_options options;
@@ -78,7 +71,7 @@ struct auth {
     struct failures failures;
     uint8_t tokens_seen[TOKENS_SEEN][SHA256_LEN]; /* hashes of tokens that were good, at the place
                                                      that the hash says: the newest stays */
-    struct use_gate *gate;
+    size_t batches; /* of last uses, on their way to the ledger thread or back */
     size_t use_count;
     struct key_use uses[USES_MAX];
     size_t lookups; /* jobs at the pool */

@@ -5,8 +5,8 @@
  * are thrown out. Checks of the same key wait for one lookup. A key that is forgotten while it is
  * being loaded leaves the map at once: who waits gets what was read, who comes later asks again.
  *
- * Last uses go to the ledger thread in batches that own their memory. A batch touches nothing of
- * auth but the gate, so neither waits for the other at the end. */
+ * Last uses go to the ledger thread in batches that own their memory; auth lives until the last of
+ * them was answered. */
 #include "api/auth_impl.h"
 #include "base/log.h"
 
@@ -38,37 +38,35 @@ static str id_of(const struct key_entry *e) { return str_n(e->key_id, KEY_ID_LEN
 /* ---- last uses ---- */
 
 struct use_batch {
-    struct writer_call call;
-    struct use_gate *gate;
+    struct bridge_call call;
+    struct auth *auth;
     size_t count;
     struct key_use uses[];
 };
-
-static void gate_leave(struct use_gate *gate) {
-    if (atomic_fetch_sub(&gate->holders, 1) == 1) mem_free(gate);
-}
 
 static status batch_write(struct ledger *ledger, void *context, struct error *err) {
     struct use_batch *batch = context;
     return api_keys_used(ledger, batch->uses, batch->count, err);
 }
 
-static void batch_done(struct writer_call *call) { /* on the ledger thread */
-    struct use_batch *batch = call->context;
-    if (call->code != ST_OK)
+static void batch_done(struct bridge_call *call) {
+    struct use_batch *batch = CONTAINER_OF(call, struct use_batch, call);
+    struct auth *auth = batch->auth;
+    if (call->write.code != ST_OK)
         LOG(LOG_WARN, "could not write down when API keys were used",
-            LOG_S("error", str_c(call->err.msg)));
-    atomic_store(&batch->gate->busy, false);
-    gate_leave(batch->gate);
+            LOG_S("error", str_c(call->write.err.msg)));
     mem_free(batch);
+    ASSERT(auth->batches > 0);
+    auth->batches--;
+    auth_end(auth);
 }
 
 static struct use_batch *batch_new(struct auth *auth, size_t room) {
     struct use_batch *batch = mem_alloc(sizeof(*batch) + room * sizeof(struct key_use));
     if (!batch) return NULL;
-    batch->gate = auth->gate;
-    batch->call.task = batch_write;
-    batch->call.task_context = batch->call.context = batch;
+    batch->auth = auth;
+    batch->call.write.member.body = batch_write;
+    batch->call.write.member.context = batch;
     batch->call.done = batch_done;
     memcpy(batch->uses, auth->uses, auth->use_count * sizeof(struct key_use));
     batch->count = auth->use_count;
@@ -78,11 +76,10 @@ static struct use_batch *batch_new(struct auth *auth, size_t room) {
 /* Hands it over; false, and nothing has changed, if the writer has no room. */
 static bool batch_send(struct auth *auth, struct use_batch *batch) {
     struct error err;
-    atomic_fetch_add(&auth->gate->holders, 1);
-    bool was_busy = atomic_exchange(&auth->gate->busy, true);
-    if (writer_submit(auth->options.writer, &batch->call, &err) == ST_OK) return true;
-    atomic_store(&auth->gate->busy, was_busy);
-    gate_leave(auth->gate);
+    if (bridge_try(auth->options.bridge, &batch->call, &err) == ST_OK) {
+        auth->batches++;
+        return true;
+    }
     mem_free(batch);
     return false;
 }
@@ -91,7 +88,7 @@ static void on_timer(uv_timer_t *timer) {
     struct auth *auth = (struct auth *)timer;
     if (auth->use_count == 0) return;
     struct use_batch *batch = NULL;
-    if (!atomic_load(&auth->gate->busy)) batch = batch_new(auth, auth->use_count);
+    if (auth->batches == 0) batch = batch_new(auth, auth->use_count);
     if (batch && batch_send(auth, batch))
         auth->use_count = 0;
     else
@@ -109,13 +106,13 @@ static void note_use(struct auth *auth, struct key_entry *e) {
 }
 
 void keys_used(struct auth *auth, struct key_entry *e, int64_t now_us) {
-    if (!auth->options.writer) return;
+    if (!auth->options.bridge) return;
     if (now_us > e->used_us) e->used_us = now_us;
     if (e->used_us - e->noted_us >= (int64_t)USE_EVERY_S * 1000000) note_use(auth, e);
 }
 
 void auth_flush(struct auth *auth) {
-    if (!auth || !auth->options.writer) return;
+    if (!auth || !auth->options.bridge) return;
     struct use_batch *batch = batch_new(auth, auth->use_count + auth->known.count);
     if (!batch) return;
     for (struct key_entry *e = auth->known.newest; e; e = e->older) {
@@ -175,12 +172,11 @@ void auth_forget(struct auth *auth, str key_id) {
 
 void keys_release(struct auth *auth) {
     ASSERT(auth->lookups == 0);
-    auth->options.writer = NULL;
+    auth->options.bridge = NULL;
     throw_out(auth, &auth->known, 0);
     throw_out(auth, &auth->unknown, 0);
     ASSERT(auth->keys.count == 0);
     map_release(&auth->keys);
-    gate_leave(auth->gate);
 }
 
 /* ---- looking up ---- */

@@ -17,6 +17,8 @@ struct rig {
     uv_loop_t loop;
     struct metrics *metrics;
     struct writer *writer;
+    uv_async_t async; /* what the ledger thread has answered is delivered */
+    struct bridge *bridge;
     struct pool *pool;
     struct auth *auth;
     struct arena arena;
@@ -31,6 +33,16 @@ struct ask { /* one check */
 
 static void on_answer(struct auth_check *check) { ((struct ask *)(void *)check)->answers++; }
 
+static void wake_loop(void *context) {
+    struct rig *r = context;
+    CHECK(uv_async_send(&r->async) == 0);
+}
+
+static void on_async(uv_async_t *async) {
+    struct rig *r = async->data;
+    bridge_deliver(r->bridge);
+}
+
 static void rig_open(struct rig *r, str url, size_t queue_max, struct jwks *jwks) {
     struct error err = {0};
     struct ledger *ledger = NULL;
@@ -44,10 +56,14 @@ static void rig_open(struct rig *r, str url, size_t queue_max, struct jwks *jwks
     CHECK(metrics_open(&r->metrics, &err) == ST_OK);
     CHECK(ledger_open(url, NULL, &ledger, &err) == ST_OK, "%s", err.msg);
     CHECK(writer_open(ledger, r->metrics, &r->writer, &err) == ST_OK, "%s", err.msg);
+    CHECK(uv_async_init(&r->loop, &r->async, on_async) == 0);
+    r->async.data = r;
+    uv_unref((uv_handle_t *)&r->async);
+    CHECK(bridge_open(r->writer, wake_loop, r, &r->bridge, &err) == ST_OK, "%s", err.msg);
     CHECK(pool_open(&r->loop, url, 1, queue_max, r->metrics, &r->pool, &err) == ST_OK, "%s",
           err.msg);
     struct auth_options options = {.pool = r->pool,
-                                   .writer = r->writer,
+                                   .bridge = r->bridge,
                                    .loop = &r->loop,
                                    .jwks = jwks,
                                    .metrics = r->metrics};
@@ -57,10 +73,13 @@ static void rig_open(struct rig *r, str url, size_t queue_max, struct jwks *jwks
 static void rig_close(struct rig *r) {
     pool_close(r->pool);
     auth_flush(r->auth);
+    bridge_halt(r->bridge);
+    writer_close(r->writer); /* as the host does: what is under way is stored, and answered */
+    bridge_close(r->bridge);
     auth_close(r->auth);
+    uv_close((uv_handle_t *)&r->async, NULL);
     CHECK(uv_run(&r->loop, UV_RUN_DEFAULT) == 0);
     CHECK(uv_loop_close(&r->loop) == 0);
-    writer_close(r->writer);
     metrics_close(r->metrics);
     log_setup(STDERR_FILENO, false, LOG_INFO);
     close(r->log_fd);

@@ -180,7 +180,7 @@ void call_handed_over(struct call *c, int code) {
 #define ARENA_KEPT ((size_t)64 * 1024)
 
 static status job_work(struct pool_job *job, struct ledger *reader, struct error *err) {
-    struct call *c = (struct call *)(void *)((char *)job - offsetof(struct call, job));
+    struct call *c = CONTAINER_OF(job, struct call, job);
     c->arena.cap -= ARENA_KEPT;
     if (c->may_stop) ledger_stop_on(reader, &c->api->stopping);
     status st = c->work(c, reader, err);
@@ -196,11 +196,10 @@ static void reading_over(struct call *c) {
     c->reading = NULL;
 }
 
-static void job_done(struct pool_job *job) {
-    struct call *c = (struct call *)(void *)((char *)job - offsetof(struct call, job));
-    reading_over(c);
-    if (job->code != ST_OK) {
-        call_fail(c, &job->err);
+/* On the loop again, from a reader or the ledger thread. */
+static void come_back(struct call *c, status code, const struct error *err) {
+    if (code != ST_OK) {
+        call_fail(c, err);
     } else if (c->api->closing) {
         call_refuse_closing(c);
     } else if (c->then) {
@@ -208,6 +207,12 @@ static void job_done(struct pool_job *job) {
     } else {
         call_answer(c, 200);
     }
+}
+
+static void job_done(struct pool_job *job) {
+    struct call *c = CONTAINER_OF(job, struct call, job);
+    reading_over(c);
+    come_back(c, job->code, &job->err);
 }
 
 void call_read(struct call *c, call_work work, call_then then) {
@@ -224,51 +229,51 @@ void call_read(struct call *c, call_work work, call_then then) {
     call_fail(c, &err);
 }
 
-static void write_done(struct writer_call *write) { /* on the ledger thread */
-    struct call *c = write->context;
-    struct api *api = c->api;
-    pthread_mutex_lock(&api->lock);
-    bool first = !api->done_first;
-    c->done_next = NULL;
-    *api->done_end = c;
-    api->done_end = &c->done_next;
-    pthread_mutex_unlock(&api->lock);
-    if (first) uv_async_send(&api->async);
+static void change_done(struct bridge_call *change) {
+    come_back(CONTAINER_OF(change, struct call, change), change->write.code, &change->write.err);
 }
 
 void call_later(struct call *c, call_then then) {
     c->then = then;
-    c->write = (struct writer_call){.code = ST_OK, .context = c};
-    write_done(&c->write);
+    c->change = (struct bridge_call){.done = change_done};
+    bridge_post(c->api->bridge, &c->change);
 }
 
-static void submit(struct call *c) {
+/* Who comes from outside does not wait for room, but is told to come back. */
+static void submit(struct call *c, call_then then) {
     struct error err = {0};
-    c->write.done = write_done;
-    c->write.context = c;
+    c->then = then;
+    c->change.done = change_done;
     if (c->api->closing)
         call_refuse_closing(c);
-    else if (writer_submit(c->api->writer, &c->write, &err) != ST_OK)
+    else if (bridge_try(c->api->bridge, &c->change, &err) != ST_OK)
         call_fail(c, &err);
 }
 
-static status write_task(struct ledger *ledger, void *context, struct error *err) {
+static status do_work(struct ledger *ledger, void *context, struct error *err) {
     struct call *c = context;
+    c->out.len = c->out_before;
+    c->header_count = c->headers_before;
     return c->work(c, ledger, err);
 }
 
 void call_change(struct call *c, call_work work, call_then then) {
     c->work = work;
-    c->then = then;
-    c->write = (struct writer_call){.task = write_task, .task_context = c};
-    submit(c);
+    c->out_before = c->out.len;
+    c->headers_before = c->header_count;
+    c->change = (struct bridge_call){.write.member = {.body = do_work, .context = c}};
+    submit(c, then);
 }
 
-void call_append(struct call *c, call_then then) {
-    c->then = then;
-    c->write.task = NULL;
-    submit(c);
+void call_alone(struct call *c, call_work work, call_then then) {
+    c->work = work;
+    c->out_before = c->out.len;
+    c->headers_before = c->header_count;
+    c->change = (struct bridge_call){.write = {.task = do_work, .task_context = c}};
+    submit(c, then);
 }
+
+void call_append(struct call *c, call_then then) { submit(c, then); }
 
 /* ---- runs and tenants ---- */
 

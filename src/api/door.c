@@ -186,7 +186,7 @@ void door_leave(struct call *c) {
 /* ---- what the caller may do ---- */
 
 struct refusal_note { /* an audit record on its way by itself */
-    struct writer_call call;
+    struct bridge_call call;
     struct audit_entry entry;
     struct append_rider rider;
     struct arena arena;
@@ -197,10 +197,10 @@ static status ride_refusal(struct ledger *ledger, void *context, struct error *e
     return access_ride(ledger, &note->rider, err);
 }
 
-static void refusal_done(struct writer_call *call) {
-    struct refusal_note *note = call->context;
-    if (call->code != ST_OK)
-        LOG(LOG_WARN, "could not audit a refusal", LOG_S("error", str_c(call->err.msg)));
+static void refusal_done(struct bridge_call *call) {
+    struct refusal_note *note = CONTAINER_OF(call, struct refusal_note, call);
+    if (call->write.code != ST_OK)
+        LOG(LOG_WARN, "could not audit a refusal", LOG_S("error", str_c(call->write.err.msg)));
     arena_release(&note->arena);
     mem_free(note);
 }
@@ -233,9 +233,9 @@ static void audit_refusal(struct call *c, const char *code) {
         note->entry.reason = arena_str(
             &note->arena, call_text(c, "%lld before it were left out", (long long)missed));
     note->rider = (struct append_rider){.audit = &note->entry};
-    note->call = (struct writer_call){
-        .task = ride_refusal, .task_context = note, .done = refusal_done, .context = note};
-    if (writer_submit(c->api->writer, &note->call, &ignored) == ST_OK) return;
+    note->call = (struct bridge_call){.write.member = {.body = ride_refusal, .context = note},
+                                      .done = refusal_done};
+    if (bridge_try(c->api->bridge, &note->call, &ignored) == ST_OK) return;
     arena_release(&note->arena);
     mem_free(note);
 }

@@ -271,7 +271,7 @@ static void run_found(struct call *c) {
     if (c->out.len > 0)
         answer_request(c);
     else
-        call_change(c, request_effect, answer_request);
+        call_alone(c, request_effect, answer_request);
 }
 
 static void post_effect(struct call *c) {
@@ -323,7 +323,7 @@ static void post_requeue(struct call *c) {
     else if (c->before) /* it was put back then: it may have died again since */
         call_read(c, load_effect, NULL);
     else
-        call_change(c, requeue, answer_requeue);
+        call_alone(c, requeue, answer_requeue);
 }
 
 /* ---- putting many back ----
@@ -366,7 +366,7 @@ static void lot_done(struct call *c) {
     for (size_t i = 0; i < e->run_count; i++)
         changed(c, e->runs[i].tenant_id, e->runs[i].run_id);
     if (e->lot.more && e->requeued < e->limit) {
-        call_change(c, requeue_lot, lot_done);
+        call_alone(c, requeue_lot, lot_done);
         return;
     }
     json_object_begin(&c->out);
@@ -394,7 +394,7 @@ static void post_requeue_all(struct call *c) {
                                   .reason = e->reason,
                                   .riders = lot_rider,
                                   .context = c};
-    call_change(c, requeue_lot, lot_done);
+    call_alone(c, requeue_lot, lot_done);
 }
 
 #define READERS (ROLE_VIEWER | ROLE_OPERATOR)

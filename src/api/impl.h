@@ -9,8 +9,6 @@
  * request's strings stay until it is answered. */
 #pragma once
 
-#include <pthread.h>
-
 #include "api/api.h"
 #include "api/hub.h"
 #include "api/share.h"
@@ -91,8 +89,9 @@ struct call {
     struct pool_job job;
     struct share *reading; /* while it is at a reader */
     bool may_stop;         /* what it does there is long, and ends early when the server does */
-    struct writer_call write;
-    struct call *done_next;
+    struct bridge_call change; /* at the ledger thread */
+    size_t out_before;         /* what `out` and `headers` held before it went there */
+    size_t headers_before;
     call_work work;
     call_then then;
     void (*cut)(struct call *call);  /* a call that waits: the client is gone, or we are draining;
@@ -114,7 +113,7 @@ struct limiter;
 struct api {
     struct api_options options;
     struct engine *engine; /* the host's, and so is the ledger thread */
-    struct writer *writer;
+    struct bridge *bridge; /* the host's */
     struct pool *pool;
     struct hub *hub;
     struct auth *auth;
@@ -132,16 +131,13 @@ struct api {
         struct call *first, *last;
     } waits_by_s[WAIT_MAX_S + 1]; /* the same, by how long: the first is the next to be over */
     struct shares shares;
-    uv_async_t async;
     uv_timer_t sweep, waits;
     int open_handles;
-    pthread_mutex_t lock; /* guards done_first, done_end */
-    struct call *done_first, **done_end;
     bool draining, sweeping, verifying, archiving;
     atomic_bool stopping; /* for readers: we are draining */
     bool closing;         /* engine and writer end, or are gone: whatever comes back is refused */
     bool sweep_more;      /* there are more old receipts than one sweep takes */
-    struct writer_call sweep_call;
+    struct bridge_call sweep_call;
     int64_t ready_until_ns; /* a query was answered just now */
     struct metric *m_seconds, *m_under_way, *m_left_out;
     struct metric **m_requests; /* [route][class] */
@@ -184,9 +180,13 @@ str call_text(struct call *call, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* `work` on a reader thread, then `then` on the loop; NULL: call_answer(200). A failure of `work`
  * is the answer. */
 void call_read(struct call *call, call_work work, call_then then);
-/* `work` on the ledger thread, in no transaction. */
+/* `work` on the ledger thread, as a member of the group that is being committed: see struct
+ * ledger_member for what it may do. It may run several times; what it put into `out` or added as a
+ * header is taken back before it runs again. */
 void call_change(struct call *call, call_work work, call_then then);
-/* An append: fill call->write.request first. `then` looks at the results. */
+/* `work` alone on the ledger thread, with transactions of its own. */
+void call_alone(struct call *call, call_work work, call_then then);
+/* An append: fill call->change.write.request first. `then` looks at the results. */
 void call_append(struct call *call, call_then then);
 
 /* `then` soon, from the loop: for who must not answer where it is, because the answer may bring the

@@ -41,7 +41,7 @@ static void on_signalled(void *context, status code, const struct error *err) {
     bool elsewhere = code == ST_CONFLICT && err->reason &&
                      strcmp(err->reason, "RUN_ELSEWHERE") == 0 && c->api->options.other_writers;
     if (elsewhere) {
-        call_change(c, post_elsewhere, answer_signal);
+        call_alone(c, post_elsewhere, answer_signal);
         return;
     }
     if (code != ST_OK) {
@@ -181,7 +181,7 @@ static void answer_checkpoint(struct call *c) {
 }
 
 static void change_checkpoint(struct call *c) {
-    call_change(c, make_checkpoint, answer_checkpoint);
+    call_alone(c, make_checkpoint, answer_checkpoint);
 }
 
 /* Another node made the same checkpoint at the same time, and its event was first. */

@@ -424,9 +424,12 @@ status db_run(struct db_stmt *st, int64_t *changed, struct error *err) {
     if (s == ST_OK) s = st->bad_param ? bad_param(st, err) : st->db->ops->run(st, &n, err);
     db_reset(st);
     if (s != ST_OK) return fail(st->db, s);
+    st->db->changed_rows += n;
     *changed = n;
     return ST_OK;
 }
+
+int64_t db_changed_rows(const struct db *db) { return db->changed_rows; }
 
 void db_reset(struct db_stmt *st) {
     st->db->ops->reset(st);

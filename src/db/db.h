@@ -104,6 +104,7 @@ void db_reset(struct db_stmt *st); /* ends reading, keeps the statement; binding
 /* Binds nothing more, runs to the end, resets, gives the number of changed rows. For
  * INSERT/UPDATE/DELETE. */
 MUST_CHECK status db_run(struct db_stmt *st, int64_t *changed, struct error *err);
+int64_t db_changed_rows(const struct db *db); /* by every db_run() so far, bulks not counted */
 
 /* Bulk: many rows of one shape, sent the fastest way the driver has (SQLite: one prepared statement
  * in a loop; PostgreSQL: binary COPY for inserts, binary arrays through unnest for updates). */

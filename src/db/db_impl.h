@@ -48,6 +48,7 @@ struct db {
     bool committing; /* between db_commit_send() and db_commit_wait() */
     bool beside;     /* db_beside() */
     bool too_early;  /* the transaction asked what it may not while a commit is under way */
+    int64_t changed_rows;  /* by db_run() */
     struct db_stmt *stmts; /* owned, newest first */
     struct db_bulk *bulks; /* owned, newest first */
     struct map by_source;  /* &stmt->source (the pointer's bytes) to the statement */

@@ -101,12 +101,10 @@ static void task_done(struct bridge_call *call) {
     if (!t->host->closing) t->after(t);
 }
 
-static void task_start(struct host_task *t,
-                       status (*task)(struct ledger *, void *, struct error *)) {
+static void task_start(struct host_task *t, ledger_body body) {
     if (t->under_way || t->host->closing) return;
     t->under_way = true;
-    t->call = (struct bridge_call){
-        .write = {.task = task, .task_context = t}, .done = task_done, .context = t->host};
+    t->call = (struct bridge_call){.write.member = {.body = body, .context = t}, .done = task_done};
     bridge_submit(t->host->bridge, &t->call);
 }
 
@@ -563,6 +561,8 @@ bool host_outbox_idle(const struct host *h) { return !h->effects || host_effects
 
 /* ---- closing ---- */
 
+/* A task of its own: a name without runs is forgotten, and an append in the same group may just open
+ * one. */
 static status do_release(struct ledger *ledger, void *context, struct error *err) {
     return lease_release(ledger, context, err);
 }

@@ -190,6 +190,37 @@ static size_t count_items(struct append_request *const *reqs, size_t n) {
     return items;
 }
 
+static size_t count_members(struct append_request *const *reqs, size_t n) {
+    size_t members = 0;
+    for (size_t i = 0; i < n; i++) {
+        ASSERT(!reqs[i]->member || (reqs[i]->count == 0 && !reqs[i]->riders));
+        if (reqs[i]->member) members++;
+    }
+    return members;
+}
+
+/* Runs a member's body where its place among the requests is. */
+static status run_member(struct group *g, struct ledger_member *m, struct error *err) {
+    struct ledger *l = g->l;
+    struct error why = {0};
+    if (m->left_out) return ST_OK;
+    int64_t changed = db_changed_rows(l->db);
+    size_t queued = project_queued(l);
+    l->in_member = true;
+    m->code = m->body(l, m->context, &why);
+    l->in_member = false;
+    if (ledger_refused(m->code, &why)) { /* and nothing stays of it */
+        ASSERT(db_changed_rows(l->db) == changed);
+        ASSERT(project_queued(l) == queued);
+        *m->err = why;
+        return ST_OK;
+    }
+    if (m->code == ST_OK) return ST_OK;
+    g->culprit = m;
+    *err = why;
+    return m->code;
+}
+
 /* Begins, decides about every event and sends their rows. `beside`: the tenant, if a commit is
  * under way. */
 static status group_make(struct ledger *l, struct append_request *const *reqs, size_t n,
@@ -203,7 +234,7 @@ static status group_make(struct ledger *l, struct append_request *const *reqs, s
     if (st == ST_OK) st = db_begin(l->db, true, err);
     if (st == ST_OK) st = beside ? load_beside(l, reqs, n, err) : lock_and_load(l, reqs, n, err);
     for (size_t i = 0; i < n && st == ST_OK; i++)
-        st = group_take(g, reqs[i], err);
+        st = reqs[i]->member ? run_member(g, reqs[i]->member, err) : group_take(g, reqs[i], err);
     return st == ST_OK ? group_send_rows(g, err) : st;
 }
 
@@ -223,14 +254,25 @@ static void forget(struct ledger *l) {
 
 /* ---- all at once ---- */
 
+/* *culprit: the member that failed it, or NULL. */
 static status append_once(struct ledger *l, struct append_request *const *reqs, size_t n,
-                          struct error *err) {
+                          struct ledger_member **culprit, struct error *err) {
     struct group g;
     status st = group_make(l, reqs, n, NULL, &g, err);
     if (st == ST_OK) st = write_group(&g, err);
     if (st == ST_OK) st = db_commit(l->db, err);
     if (st == ST_OK) group_stored(&g);
+    *culprit = g.culprit;
     return st;
+}
+
+/* Trying again would not help the member, but the others do not have to suffer for it. */
+static bool fails_alone(struct ledger_member *culprit, status st, const struct error *err) {
+    if (!culprit || (st != ST_INVALID && st != ST_NOT_FOUND && st != ST_LIMIT)) return false;
+    culprit->left_out = true;
+    culprit->code = st;
+    *culprit->err = *err;
+    return true;
 }
 
 /* The events are durable; their ids are found by scanning until the lot is sealed. */
@@ -246,19 +288,23 @@ status ledger_append(struct ledger *l, struct append_request *const *reqs, size_
                      struct error *err) {
     ASSERT(l->writer);
     ASSERT(!l->is_under_way);
-    if (count_items(reqs, n) == 0) return ST_OK;
+    ASSERT(!l->in_member);
+    if (count_items(reqs, n) + count_members(reqs, n) == 0) return ST_OK;
     status st = ST_OK;
-    for (int tries = 0; tries < GROUP_TRIES_MAX; tries++) {
+    for (int tries = 0; tries < GROUP_TRIES_MAX;) {
+        struct ledger_member *culprit = NULL;
         st = ledger_usable(l, err);
         if (st != ST_OK) return st;
         *err = (struct error){0};
-        st = append_once(l, reqs, n, err);
+        st = append_once(l, reqs, n, &culprit, err);
         if (st == ST_OK) {
             cache_trim(&l->cache);
             if (l->lot_is_full) seal_lots(l);
             return ST_OK;
         }
         forget(l);
+        if (fails_alone(culprit, st, err)) continue;
+        tries++;
         if (st == ST_CONFLICT && !db_is_postgres(l->db)) {
             /* Nobody else writes to this file, so no row of ours can be there already. */
             st = err->code = ST_CORRUPT;
@@ -349,6 +395,7 @@ status ledger_stage(struct ledger *l, struct append_request *const *reqs, size_t
     ASSERT(l->writer);
     ASSERT(!l->is_staged);
     ASSERT(!l->checkpoint);
+    ASSERT(count_members(reqs, n) == 0);
     struct tenant *beside = l->is_under_way ? may_go_beside(l, reqs, n) : NULL;
     if (count_items(reqs, n) == 0 || l->lot_is_full || (l->is_under_way && !beside))
         return error_set(err, ST_CONFLICT, "this group is to go alone");

@@ -21,7 +21,7 @@
 struct bridge;
 
 struct bridge_call { /* embedded in the caller's struct: the bridge's from submit to `done` */
-    /* What is to be committed: fill request, or task and its context. When `done` is called,
+    /* What is to be committed: fill request, or member, or (seldom) task. When `done` is called,
      * write.code and write.err tell how it ended. The rest of it is the bridge's. */
     struct writer_call write;
     void (*done)(struct bridge_call *call); /* on the loop; may free the call and submit others */

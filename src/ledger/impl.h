@@ -154,6 +154,7 @@ struct group {
     int64_t fence_node, fence_epoch; /* checked in this group, and good */
     struct tenant
         *beside; /* its only one, if it was made while a commit was under way; else NULL */
+    struct ledger_member *culprit; /* the member that failed it, or NULL */
 };
 /* Decides about the events of a request; their rows may leave at once. */
 MUST_CHECK status group_take(struct group *g, struct append_request *req, struct error *err);
@@ -191,6 +192,7 @@ struct ledger {
     const struct checkpoint *checkpoint; /* to be stored with the group's event, or NULL */
     struct group staged, under_way;      /* the group being made; the one whose commit was sent */
     bool is_staged, is_under_way;
+    bool in_member; /* the body of a group's member runs */
     struct arena kept; /* holds the rows of the group under way */
     status outcome;    /* of the last one that was, until ledger_settle() tells it */
     struct error outcome_why;
@@ -272,7 +274,7 @@ void effect_stored_key(int64_t tenant_no, str key, struct buf *out);
 /* Queues what travels with a request. */
 MUST_CHECK status riders_queue(struct ledger *l, const struct append_rider *riders, int64_t now_us,
                                struct error *err);
-/* The same, and sends it, inside the caller's transaction. */
+/* The same for a ledger_body: in a group it leaves with the rest, else it is sent at once. */
 MUST_CHECK status riders_write(struct ledger *l, const struct append_rider *riders,
                                struct error *err);
 
@@ -302,10 +304,11 @@ void dict_init(struct dict *d);
 void dict_clear(struct dict *d);
 
 int64_t ledger_now_us(const struct ledger *l); /* the store's clock */
-/* A write transaction around `body`. What the body refuses with a reason (ST_CONFLICT,
- * ST_NOT_FOUND, ST_LIMIT) says nothing against the store; any other failure leaves the connection
- * to be reopened, as in append. */
-typedef status (*ledger_body)(struct ledger *l, void *context, struct error *err);
+/* Runs `body` in a write transaction: that of the group which is being made, if this is called from
+ * a member of it, else one of its own. What the body refuses with a reason says nothing against the
+ * store; any other failure leaves the connection to be reopened, as in append. The scratch arena is
+ * the body's. */
+bool ledger_refused(status st, const struct error *err); /* with a reason, by us */
 MUST_CHECK status ledger_transact(struct ledger *l, ledger_body body, void *context,
                                   struct error *err);
 
@@ -321,7 +324,8 @@ MUST_CHECK status project_step(struct ledger *l, const struct run_entry *e, uint
 /* Queues its state_effect row: a new one, or what changed of it. */
 MUST_CHECK status project_effect(struct ledger *l, const struct run_entry *e, uint32_t index,
                                  struct error *err);
-void project_clear(struct ledger *l); /* forgets what is queued */
+size_t project_queued(struct ledger *l); /* rows that wait for the flush */
+void project_clear(struct ledger *l);    /* forgets what is queued */
 MUST_CHECK status project_flush(struct ledger *l, struct error *err);
 
 MUST_CHECK status checkpoint_insert(struct ledger *l, const struct checkpoint *c,

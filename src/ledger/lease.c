@@ -97,11 +97,12 @@ static status take_body(struct ledger *l, void *context, struct error *err) {
 
 status lease_take(struct ledger *l, str name, int64_t lease_ms, struct lease *out,
                   struct error *err) {
+    ASSERT(!l->in_member); /* two new nodes may want one number: then the transaction is tried again */
     struct take t = {.name = name, .lease_ms = lease_ms};
     status st = ST_CONFLICT;
     err->reason = NULL;
     for (int tries = 0; tries < TAKE_TRIES_MAX && st == ST_CONFLICT && !err->reason; tries++)
-        st = ledger_transact(l, take_body, &t, err); /* two new nodes at once want one number */
+        st = ledger_transact(l, take_body, &t, err);
     if (st == ST_CONFLICT && !err->reason) st = err->code = ST_RETRY;
     if (st == ST_OK) *out = t.out;
     return st;

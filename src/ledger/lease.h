@@ -6,8 +6,8 @@
  * a node that lost its lease can change nothing any more. On SQLite the folder's lock makes sure of
  * a single node; the rows are the same.
  *
- * All of these are transactions of their own on the writer's connection: call them on the ledger
- * thread (writer_task). */
+ * What changes something is called on the ledger thread, from the body of a group's member
+ * (writer_call.member) or, to take a name and to give it back, in a transaction of its own. */
 #pragma once
 
 #include "ledger/ledger.h"

@@ -66,15 +66,21 @@ status ledger_has_read(struct ledger *l, status st) {
     return st;
 }
 
+bool ledger_refused(status st, const struct error *err) {
+    return err->reason &&
+           (st == ST_INVALID || st == ST_NOT_FOUND || st == ST_CONFLICT || st == ST_LIMIT);
+}
+
 status ledger_transact(struct ledger *l, ledger_body body, void *context, struct error *err) {
     ASSERT(l->writer);
+    if (l->in_member) return body(l, context, err);
     status st = ledger_usable(l, err);
     if (st != ST_OK) return st;
     *err = (struct error){0};
+    arena_reset(&l->scratch);
     st = db_begin(l->db, true, err);
     if (st == ST_OK) st = body(l, context, err);
-    bool refused =
-        err->reason && (st == ST_CONFLICT || st == ST_NOT_FOUND || st == ST_LIMIT); /* by us */
+    bool refused = ledger_refused(st, err);
     if (st == ST_OK) st = db_commit(l->db, err);
     if (st == ST_OK) return ST_OK;
     db_rollback(l->db);

@@ -114,9 +114,27 @@ struct append_rider {
                    committed */
 };
 
+/* Something else that is written in a group, in its place among the requests: an API key, a lease, an
+ * audit record. The body runs while the group is made, in its transaction, on the ledger thread. It
+ * may run several times, for a group may have to be made again, and it does not see the rows of
+ * events of its own group. What it refuses with a reason (ST_INVALID, ST_NOT_FOUND, ST_CONFLICT,
+ * ST_LIMIT) is its own answer and must leave nothing behind: check first, write last. Any other
+ * failure is the group's, and all its members are told that nothing is acknowledged; except that one
+ * which the database will never take (ST_INVALID, ST_NOT_FOUND, ST_LIMIT) fails alone. */
+typedef status (*ledger_body)(struct ledger *ledger, void *context, struct error *err);
+struct ledger_member {
+    ledger_body body;
+    void *context;
+    /* Filled when the group is durable. */
+    status code;
+    struct error *err; /* the caller's memory */
+    bool left_out;     /* the ledger's: it has failed alone, and the group is made without it */
+};
+
 struct append_request {
     struct append_item *items;
     size_t count; /* at most BATCH_EVENTS_MAX */
+    struct ledger_member *member; /* or NULL; then there are no items */
     bool atomic;  /* one bad item refuses them all; else each item stands for itself */
     bool outside; /* by a producer that is no engine: a run that a node carries out takes none of
                      its events but those of unknown types (RUN_ENGINE_OWNED) */
@@ -129,7 +147,7 @@ struct append_request {
     const struct append_rider *riders_again;
 };
 
-/* Commits all requests as one transaction. ST_OK: it is durable, and every result is filled.
+/* Commits all requests, members included, as one transaction and in this order. ST_OK: it is durable, and every result is filled.
  * Otherwise nothing is acknowledged, the outcome may be unknown, and appending the same again is
  * safe: what had landed comes back as a duplicate. */
 MUST_CHECK status ledger_append(struct ledger *ledger, struct append_request *const *requests,
@@ -141,7 +159,7 @@ MUST_CHECK status ledger_append(struct ledger *ledger, struct append_request *co
  * would have. If it fails, the staged group is gone, too. ledger_finish() then sends the staged
  * group on its way; its outcome is what the next ledger_settle() says. A stage or a finish that
  * fails has stored nothing; with ST_CONFLICT it only was not the time for it, and the group is to be
- * given to ledger_append() once all is settled. */
+ * given to ledger_append() once all is settled. Requests with a member are not for staging. */
 bool ledger_overlaps(const struct ledger *ledger);
 MUST_CHECK status ledger_stage(struct ledger *ledger, struct append_request *const *requests,
                                size_t count, struct error *err);

@@ -167,6 +167,14 @@ status project_flush(struct ledger *l, struct error *err) {
     return st;
 }
 
+size_t project_queued(struct ledger *l) {
+    struct db_bulk *all[] = ALL_BULKS(l);
+    size_t rows = 0;
+    for (size_t i = 0; i < COUNT_OF(all); i++)
+        rows += db_bulk_rows(all[i]);
+    return rows;
+}
+
 void project_clear(struct ledger *l) {
     struct db_bulk *all[] = ALL_BULKS(l);
     for (size_t i = 0; i < COUNT_OF(all); i++)

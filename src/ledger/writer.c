@@ -31,10 +31,12 @@ enum { OVERLAP_EVENTS_MIN = 128 };
 
 enum { GATHER_SHARE = 4, GATHER_NS_MAX = 1000000 };
 
+/* Of a group that is durable a member may have been refused: that stands in its `joined`, and why in
+ * its `err`. */
 static void answer(struct writer_call **calls, size_t n, status code, const struct error *err) {
     for (size_t i = 0; i < n; i++) {
         if (code != ST_OK && calls[i]->stream) calls[i]->stream->failed = true;
-        calls[i]->code = code;
+        calls[i]->code = code == ST_OK && calls[i]->member.body ? calls[i]->joined.code : code;
         if (code != ST_OK) calls[i]->err = *err;
         calls[i]->done(calls[i]); /* may free the call */
     }
@@ -63,6 +65,22 @@ static void take_requests(struct writer_call **calls, size_t n, struct append_re
         out[i] = &calls[i]->request;
 }
 
+struct group_size {
+    size_t calls, items, members;
+};
+
+/* How many calls from the first on fit into one group. */
+static struct group_size group_size(struct writer_call **calls, size_t n) {
+    struct group_size size = {0};
+    for (; size.calls < n && !calls[size.calls]->task; size.calls++) {
+        const struct writer_call *call = calls[size.calls];
+        if (size.items + call->request.count > GROUP_EVENTS_MAX) break;
+        size.items += call->request.count;
+        if (call->member.body) size.members++;
+    }
+    return size;
+}
+
 /* Waits for the group under way and answers it; false if it failed. */
 static bool settle(struct writer *w) {
     struct append_request *requests[QUEUE_REQUESTS_MAX];
@@ -81,12 +99,14 @@ static bool settle(struct writer *w) {
 
 /* Commits the group, or sends its commit on its way. False: what was under way before has failed,
  * and with it perhaps what some of these calls stand on; nothing was done with them. */
-static bool commit(struct writer *w, struct writer_call **calls, size_t n, size_t items) {
+static bool commit(struct writer *w, struct writer_call **calls, size_t n,
+                   const struct group_size *size) {
     struct append_request *requests[QUEUE_REQUESTS_MAX];
     struct error err = {0};
     int64_t start = clock_mono_ns();
     take_requests(calls, n, requests);
-    bool large = items >= OVERLAP_EVENTS_MIN && ledger_overlaps(w->ledger);
+    bool large = size->items >= OVERLAP_EVENTS_MIN && size->members == 0 &&
+                 ledger_overlaps(w->ledger);
     bool beside = w->under_way > 0;
     status st = large ? ledger_stage(w->ledger, requests, n, &err) : ST_CONFLICT;
     if (!settle(w)) return false;
@@ -126,16 +146,6 @@ static size_t drop_failed(struct writer_call **calls, size_t n) {
     return kept;
 }
 
-/* How many calls from the first on fit into one group. */
-static size_t group_size(struct writer_call **calls, size_t n, size_t *items) {
-    *items = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (calls[i]->task) return i;
-        if (*items + calls[i]->request.count > GROUP_EVENTS_MAX) return i;
-        *items += calls[i]->request.count;
-    }
-    return n;
-}
 
 /* Who was just answered often comes back at once: a commit that starts with the first of them
  * leaves the others waiting for its end. So wait for as many as were answered together, but only
@@ -156,9 +166,7 @@ static size_t take(struct writer *w, void **taken) {
     if (w->under_way == 0)
         return gather(w, taken, queue_take(w->queue, taken, QUEUE_REQUESTS_MAX, -1));
     size_t n = queue_take(w->queue, taken, QUEUE_REQUESTS_MAX, 0);
-    size_t items = 0;
-    (void)group_size((struct writer_call **)taken, n, &items);
-    if (items >= OVERLAP_EVENTS_MIN) return n;
+    if (group_size((struct writer_call **)taken, n).items >= OVERLAP_EVENTS_MIN) return n;
     (void)settle(w); /* a failure is in its answers */
     if (n == QUEUE_REQUESTS_MAX) return n;
     return n + queue_take(w->queue, taken + n, QUEUE_REQUESTS_MAX - n, n > 0 ? 0 : -1);
@@ -172,18 +180,17 @@ static void *run(void *arg) {
     while ((n = take(w, taken)) > 0) {
         struct writer_call **calls = (struct writer_call **)taken;
         while ((n = drop_failed(calls, n)) > 0) {
-            size_t items;
-            size_t group = group_size(calls, n, &items);
-            if (group == 0) {
+            struct group_size group = group_size(calls, n);
+            if (group.calls == 0) {
                 ASSERT(calls[0]->task); /* one request always fits */
                 if (!settle(w)) continue;
-                group = 1;
+                group.calls = 1;
                 run_task(w, calls[0]);
-            } else if (!commit(w, calls, group, items)) {
+            } else if (!commit(w, calls, group.calls, &group)) {
                 continue;
             }
-            calls += group;
-            n -= group;
+            calls += group.calls;
+            n -= group.calls;
         }
     }
     return NULL;
@@ -242,6 +249,13 @@ static status check_size(const struct writer_call *call, struct error *err) {
                     BATCH_EVENTS_MAX);
 }
 
+static void join(struct writer_call *call) {
+    ASSERT(!call->member.body || (!call->task && call->request.count == 0));
+    call->joined = (struct ledger_member){
+        .body = call->member.body, .context = call->member.context, .err = &call->err};
+    call->request.member = call->member.body ? &call->joined : NULL;
+}
+
 static status refused(struct writer *w, struct error *err) {
     if (queue_is_shut(w->queue)) return error_set(err, ST_RETRY, "the ledger is closing");
     return error_at(err, ST_LIMIT, "QUEUE_FULL", "",
@@ -251,6 +265,7 @@ static status refused(struct writer *w, struct error *err) {
 status writer_submit(struct writer *w, struct writer_call *call, struct error *err) {
     ASSERT(call->done);
     status st = check_size(call, err);
+    join(call);
     if (st == ST_OK && !queue_try_push(w->queue, call)) st = refused(w, err);
     return st;
 }
@@ -267,6 +282,7 @@ status writer_append(struct writer *w, struct writer_call *call, int64_t timeout
     sem_t done;
     status st = check_size(call, err);
     if (st != ST_OK) return st;
+    join(call);
     int rc = sem_init(&done, 0, 0);
     ASSERT(rc == 0);
     call->done = wake;

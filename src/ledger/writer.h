@@ -20,20 +20,28 @@ struct writer_stream {
     bool failed;
 };
 
+/* One of three: events to append (request), something else to be written in the same commit
+ * (member), or something that makes its own transactions (task). */
 struct writer_call {
     struct append_request request; /* count at most BATCH_EVENTS_MAX */
+    struct {
+        ledger_body body; /* see struct ledger_member; NULL: none */
+        void *context;
+    } member;
     /* Filled before `done` is called. ST_OK: committed, see request.results. Else nothing is
      * acknowledged. */
     status code;
     struct error err;
     /* Called on the ledger thread; NULL only inside writer_append(). */
     void (*done)(struct writer_call *call);
-    /* Or, instead of a request: something else to do on the ledger thread, such as renewing a
-     * lease. Its status becomes `code`. */
+    /* Runs alone on the ledger thread, between two groups; its status becomes `code`. Each costs
+     * all others the time that it takes: only for what cannot be part of a group, with the reason
+     * beside it. */
     status (*task)(struct ledger *ledger, void *task_context, struct error *err);
     void *task_context;
     void *context;                /* the caller's */
     struct writer_stream *stream; /* or NULL: this call stands for itself */
+    struct ledger_member joined;  /* the writer's */
 };
 
 /* Starts the thread. Takes ownership of the ledger, also on failure. `metrics` may be NULL. */

@@ -190,7 +190,6 @@ status access_plan_put(struct ledger *l, str tenant_id, const uint8_t sha256[SHA
                          .hash = str_n(sha256, SHA256_LEN),
                          .bytes = bytes,
                          .riders = riders};
-    arena_reset(&l->scratch);
     status st = ledger_transact(l, put_body, &p, err);
     if (st == ST_OK) *existed = p.existed;
     return st;

@@ -3,8 +3,9 @@
  *
  * Everything that changes here is written in one transaction with its rider: the receipt that makes
  * a repeated request harmless, and the audit record that says who asked, from where and why. A
- * rider can also travel with an append (append_request.riders). Threads: as in ledger.h: changes on
- * the ledger thread (writer_call.task), reads on any reader. */
+ * rider can also travel with an append (append_request.riders). Called from the body of a group's
+ * member (struct ledger_member) that transaction is the group's. Threads: as in ledger.h: changes on
+ * the ledger thread (writer_call.member), reads on any reader. */
 #pragma once
 
 #include "base/arena.h"

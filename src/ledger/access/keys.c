@@ -71,7 +71,6 @@ status api_key_create(struct ledger *l, const struct api_key *key,
     ASSERT(key->key_id.len > 0 && key->tenant_id.len > 0);
     ASSERT(key->name.ptr && key->name.len <= KEY_NAME_MAX);
     struct key_change c = {key, riders};
-    arena_reset(&l->scratch);
     return ledger_transact(l, create_body, &c, err);
 }
 
@@ -121,14 +120,13 @@ status api_key_update(struct ledger *l, const struct api_key *key,
                       const struct append_rider *riders, struct error *err) {
     ASSERT(key->name.ptr && key->name.len <= KEY_NAME_MAX);
     struct key_change c = {key, riders};
-    arena_reset(&l->scratch);
     return ledger_transact(l, update_body, &c, err);
 }
 
 /* ---- use ---- */
 
 struct uses {
-    struct key_use *sorted;
+    const struct key_use *given;
     size_t count;
 };
 
@@ -138,30 +136,30 @@ static int by_key_id(const void *a, const void *b) {
     return memcmp(x->key_id, y->key_id, sizeof(x->key_id));
 }
 
+/* In the order of their ids, so that two nodes cannot wait for each other. */
 static status used_body(struct ledger *l, void *context, struct error *err) {
     const struct uses *u = context;
     struct db_stmt *upd = NULL;
+    struct key_use *sorted = arena_try_raw(&l->scratch, u->count * sizeof(*sorted));
+    if (!sorted) return ledger_no_memory(err);
+    memcpy(sorted, u->given, u->count * sizeof(*sorted));
+    qsort(sorted, u->count, sizeof(*sorted), by_key_id);
     status st = db_prepare(
         l->db, "UPDATE api_key SET used_us = $2 WHERE key_id = $1 AND used_us < $2", &upd, err);
     for (size_t i = 0; i < u->count && st == ST_OK; i++) {
         int64_t changed = 0;
-        db_bind_text(upd, 1, str_n(u->sorted[i].key_id, sizeof(u->sorted[i].key_id)));
-        db_bind_int(upd, 2, u->sorted[i].us);
+        db_bind_text(upd, 1, str_n(sorted[i].key_id, sizeof(sorted[i].key_id)));
+        db_bind_int(upd, 2, sorted[i].us);
         st = db_run(upd, &changed, err);
         db_reset(upd);
     }
     return st;
 }
 
-/* In the order of their ids, so that two nodes cannot wait for each other. */
 status api_keys_used(struct ledger *l, const struct key_use *uses, size_t count,
                      struct error *err) {
     if (count == 0) return ST_OK;
-    arena_reset(&l->scratch);
-    struct uses u = {arena_try_raw(&l->scratch, count * sizeof(*uses)), count};
-    if (!u.sorted) return ledger_no_memory(err);
-    memcpy(u.sorted, uses, count * sizeof(*uses));
-    qsort(u.sorted, count, sizeof(*uses), by_key_id);
+    struct uses u = {uses, count};
     return ledger_transact(l, used_body, &u, err);
 }
 
