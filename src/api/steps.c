@@ -20,7 +20,9 @@ static status too_large(struct error *err) {
     return error_at(err, ST_LIMIT, "ANSWER_TOO_LARGE", "", "the outputs of the run are too large");
 }
 
-static status keep_payload(void *context, const struct event_record *rec, struct error *err) {
+static status keep_payload(void *context, const struct event_record *rec, bool *stop,
+                           struct error *err) {
+    UNUSED(stop);
     struct gathering *g = context;
     struct run *run = &g->q->view.run;
     if (!rec->event.subject.ptr || event_type_is_fact(rec->event.type)) return ST_OK;

@@ -313,7 +313,9 @@ static void show_events(struct watching *w) {
     arena_reset(&w->arena);
 }
 
-static status watch_row(void *context, const struct event_record *rec, struct error *err) {
+static status watch_row(void *context, const struct event_record *rec, bool *stop,
+                        struct error *err) {
+    UNUSED(stop);
     struct watching *w = context;
     UNUSED(err);
     w->after = rec->seq;

@@ -28,7 +28,9 @@ static bool has_room(struct result *r) {
 }
 
 /* Reduces the run as everybody does, and keeps what the reducer does not: the results. */
-static status add_event(void *context, const struct event_record *rec, struct error *err) {
+static status add_event(void *context, const struct event_record *rec, bool *stop,
+                        struct error *err) {
+    UNUSED(stop);
     struct result *r = context;
     struct transition bad;
     status st = run_apply(&r->run, rec, r->arena, &bad, NULL, err);

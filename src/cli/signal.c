@@ -73,7 +73,9 @@ struct signalling {
     char why[ERROR_MSG_MAX];
 };
 
-static status look_for_outcome(void *context, const struct event_record *rec, struct error *err) {
+static status look_for_outcome(void *context, const struct event_record *rec, bool *stop,
+                               struct error *err) {
+    UNUSED(stop);
     struct signalling *o = context;
     UNUSED(err);
     if (!str_eq(rec->event.subject, str_n(o->subject, sizeof(o->subject)))) return ST_OK;

@@ -124,8 +124,9 @@ static bool walk_line(void *context, str line) {
     w->st = json_parse(line, limits, &w->arena, &root, &w->err);
     if (w->st != ST_OK) return false;
     view_read(&view_event, root, &w->arena, &rec);
-    w->st = w->walk(w->context, &rec, &w->err);
-    return w->st == ST_OK;
+    bool stop = false;
+    w->st = w->walk(w->context, &rec, &stop, &w->err);
+    return w->st == ST_OK && !stop;
 }
 
 static status walk_run(struct source *s, const struct run_info *run, ledger_walk walk,

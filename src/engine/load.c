@@ -51,7 +51,9 @@ static status begin_flow(struct loading *l, const struct event_record *rec, stru
     return st;
 }
 
-static status load_row(void *context, const struct event_record *rec, struct error *err) {
+static status load_row(void *context, const struct event_record *rec, bool *stop,
+                       struct error *err) {
+    UNUSED(stop);
     struct loading *l = context;
     struct engine_run *r = l->run;
     status st = l->begun ? ST_OK : begin_flow(l, rec, err);
@@ -233,7 +235,9 @@ void engine_look(struct engine *eng, str run_id) {
 
 /* Another process can write nothing but a SignalReceived; it may stand before rows of ours, that were
  * on their way at that time. */
-static status newer_row(void *context, const struct event_record *rec, struct error *err) {
+static status newer_row(void *context, const struct event_record *rec, bool *stop,
+                        struct error *err) {
+    UNUSED(stop);
     struct engine_run *r = context;
     uuid id;
     bool news = rec->event.type == EVENT_SIGNAL_RECEIVED && uuid_parse(rec->event.subject, &id) &&
@@ -413,23 +417,26 @@ struct launched {
     bool found;
 };
 
-static status find_launch(void *context, const struct event_record *rec, struct error *err) {
+static status find_launch(void *context, const struct event_record *rec, bool *stop,
+                          struct error *err) {
     struct launched *l = context;
     struct plan_ref ref = {0};
     struct error ignored;
+    UNUSED(err);
     if (rec->event.payload.ptr && rec->event.type == EVENT_SIGNAL_RECEIVED &&
         launch_ref(rec->event.payload, &l->eng->scratch, &ref, &l->adapter, &ignored) == ST_OK) {
         memcpy(l->sha256, ref.sha256, SHA256_LEN);
         l->found = true;
     }
-    return error_set(err, ST_LIMIT, "the first row is enough");
+    *stop = true; /* the first row is enough */
+    return ST_OK;
 }
 
 static status same_plan(struct engine *eng, const struct start_request *q,
                         const struct engine_loaded *loaded, bool *same, struct error *err) {
     struct launched l = {.eng = eng};
     status st = eng->ports.walk(eng->ports.context, loaded, 0, find_launch, &l, err);
-    if (st != ST_OK && st != ST_LIMIT) return st;
+    if (st != ST_OK) return st;
     *same = l.found && memcmp(l.sha256, q->ref.sha256, SHA256_LEN) == 0 &&
             str_eq(l.adapter, q->adapter);
     return ST_OK;
@@ -520,11 +527,12 @@ struct seeking {
     bool found;
 };
 
-static status seek_signal(void *context, const struct event_record *rec, struct error *err) {
+static status seek_signal(void *context, const struct event_record *rec, bool *stop,
+                          struct error *err) {
     struct seeking *s = context;
     UNUSED(err);
-    s->found = s->found || (rec->event.type == EVENT_SIGNAL_RECEIVED &&
-                            str_eq(rec->event.subject, str_n(s->id, sizeof(s->id))));
+    *stop = s->found = rec->event.type == EVENT_SIGNAL_RECEIVED &&
+                       str_eq(rec->event.subject, str_n(s->id, sizeof(s->id)));
     return ST_OK;
 }
 

@@ -146,7 +146,9 @@ static bool see_run(struct viewing *v, const struct event_record *rec, yyjson_va
     return true;
 }
 
-static status see_row(void *context, const struct event_record *rec, struct error *err) {
+static status see_row(void *context, const struct event_record *rec, bool *stop,
+                      struct error *err) {
+    UNUSED(stop);
     struct viewing *v = context;
     struct transition bad;
     status st = run_apply(&v->view->run, rec, v->arena, &bad, NULL, err);
@@ -311,7 +313,9 @@ static status snapshot_of(const struct run_view *v, struct arena *arena, struct 
     return message_of(v, arena, &out->message, err);
 }
 
-static status see_end(void *context, const struct event_record *rec, struct error *err) {
+static status see_end(void *context, const struct event_record *rec, bool *stop,
+                      struct error *err) {
+    UNUSED(stop);
     struct viewing *v = context;
     yyjson_val *payload = NULL;
     struct json_limits limits = {EVENT_BYTES_MAX, JSON_DEPTH_MAX};
@@ -351,7 +355,8 @@ struct ref_finding {
     bool begun;
 };
 
-static status find_ref(void *context, const struct event_record *rec, struct error *err) {
+static status find_ref(void *context, const struct event_record *rec, bool *stop,
+                       struct error *err) {
     struct ref_finding *f = context;
     struct engine_run_ref *to = f->to;
     struct json_limits limits = {EVENT_BYTES_MAX, JSON_DEPTH_MAX};
@@ -359,6 +364,7 @@ static status find_ref(void *context, const struct event_record *rec, struct err
     yyjson_val *root = NULL;
     str adapter = STR_NONE;
     bool first = !f->begun;
+    UNUSED(err);
     f->begun = true;
     if (!first && rec->event.type != EVENT_RUN_PROVIDER_LINKED) return ST_OK;
     if (rec->event.payload.ptr)
@@ -372,16 +378,15 @@ static status find_ref(void *context, const struct event_record *rec, struct err
         (void)json_str(json_member(more, "taskQueue"), &to->task_queue);
         (void)json_str(json_member(more, "conductorUrl"), &to->conductor_url);
     }
-    if (first && to->provider != ADAPTER_LOCAL) return ST_OK;
-    return error_set(err, ST_LIMIT, "no more rows are needed");
+    *stop = !first || to->provider == ADAPTER_LOCAL;
+    return ST_OK;
 }
 
 status run_ref_find(struct ledger *reader, const struct run_info *info, struct arena *arena,
                     struct engine_run_ref *out, struct error *err) {
     *out = run_ref_local(info->run_id);
     struct ref_finding f = {.arena = arena, .to = out};
-    status st = ledger_walk_run(reader, info, 0, find_ref, &f, err);
-    return st == ST_LIMIT ? ST_OK : st;
+    return ledger_walk_run(reader, info, 0, find_ref, &f, err);
 }
 
 /* ---- the explanation ---- */

@@ -212,8 +212,10 @@ MUST_CHECK status ledger_read_records(struct ledger *ledger, str run_id, int64_t
 MUST_CHECK status ledger_run_position(struct ledger *ledger, str run_id, int64_t run_seq,
                                       int64_t *seq, struct error *err);
 /* Every row of a run after sequence_number `after_seq`, facts included, in order. What the record
- * points to is borrowed until the call returns; tenant, project and plan ids are not filled. */
-typedef status (*ledger_walk)(void *context, const struct event_record *rec, struct error *err);
+ * points to is borrowed until the call returns; tenant, project and plan ids are not filled. The
+ * walk ends after the row at which *stop is set. */
+typedef status (*ledger_walk)(void *context, const struct event_record *rec, bool *stop,
+                              struct error *err);
 MUST_CHECK status ledger_walk_run(struct ledger *ledger, const struct run_info *run,
                                   int64_t after_seq, ledger_walk walk, void *context,
                                   struct error *err);

@@ -110,19 +110,21 @@ status ledger_walk_run(struct ledger *l, const struct run_info *run, int64_t aft
     if (st != ST_OK) return st;
     int64_t after = pos_of(t->tenant_no, after_seq);
     int64_t page = db_is_postgres(l->db) ? REPLAY_PAGE_POSTGRES : INT64_MAX;
-    for (int64_t rows = page; st == ST_OK && rows == page;) {
+    bool stop = false;
+    for (int64_t rows = page; st == ST_OK && rows == page && !stop;) {
         db_bind_int(q, 1, run->run_no);
         db_bind_int(q, 2, after);
         db_bind_int(q, 3, page);
         bool row = false;
-        for (rows = 0; st == ST_OK && (st = db_step(q, &row, err)) == ST_OK && row; rows++) {
+        for (rows = 0; st == ST_OK && !stop && (st = db_step(q, &row, err)) == ST_OK && row;
+             rows++) {
             struct event_row er;
             struct event_record rec = {0};
             event_row_read(q, &er);
             after = er.pos;
             st = record_of(&er, db_text(q, EVENT_ROW_COUNT), &rec, err);
             rec.event.run_id = run->run_id;
-            if (st == ST_OK) st = walk(context, &rec, err);
+            if (st == ST_OK) st = walk(context, &rec, &stop, err);
         }
         db_reset(q);
     }

@@ -137,7 +137,7 @@ static status port_load(void *context, str run_id, struct arena *arena,
 
 /* What a record points to is borrowed: it is spoilt after each call. */
 static status walk_one(const struct event_record *rec, ledger_walk walk, void *walk_context,
-                       struct error *err) {
+                       bool *stop, struct error *err) {
     struct event_record copy = *rec;
     struct event *e = &copy.event;
     size_t size = e->subject.len + e->payload.len + copy.actor.len + 1;
@@ -152,7 +152,7 @@ static status walk_one(const struct event_record *rec, ledger_walk walk, void *w
         at += texts[i]->len;
     }
     e->tenant_id = e->project_id = e->environment_id = e->plan_id = e->plan_version = STR_NONE;
-    status st = walk(walk_context, &copy, err);
+    status st = walk(walk_context, &copy, stop, err);
     memset(mem, 0xdd, size);
     mem_free(mem);
     return st;
@@ -163,10 +163,11 @@ static status port_walk(void *context, const struct engine_loaded *loaded, int64
     struct sim_node *n = context;
     struct sim_run *run = sim_find_run(n->world, loaded->info.run_id);
     status st = ST_OK;
-    for (size_t i = 0; i < run->count && st == ST_OK; i++) {
+    bool stop = false;
+    for (size_t i = 0; i < run->count && st == ST_OK && !stop; i++) {
         if (run->records[i].rec.seq <= after_seq) continue;
         if (i % 8 == 7 && read_fails(n, "a walk", err)) return ST_RETRY;
-        st = walk_one(&run->records[i].rec, walk, walk_context, err);
+        st = walk_one(&run->records[i].rec, walk, walk_context, &stop, err);
     }
     for (size_t i = 0; i < run->signal_count; i++)
         run->signals[i].read = true;

@@ -89,7 +89,9 @@ static void put_event(struct picture *p, const struct event_record *rec) {
                causes.count, (long long)causes.records[causes.count - 1].seq);
 }
 
-static status put_walked(void *context, const struct event_record *rec, struct error *err) {
+static status put_walked(void *context, const struct event_record *rec, bool *stop,
+                         struct error *err) {
+    UNUSED(stop);
     struct picture *p = context;
     UNUSED(err);
     buf_printf(&p->text, "%lld ", (long long)rec->seq);

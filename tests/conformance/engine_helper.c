@@ -216,7 +216,9 @@ struct find_payload {
     str found;
 };
 
-static status find_payload(void *context, const struct event_record *rec, struct error *err) {
+static status find_payload(void *context, const struct event_record *rec, bool *stop,
+                           struct error *err) {
+    UNUSED(stop);
     struct find_payload *f = context;
     (void)err;
     if (rec->event.type == f->type && f->n-- == 0)

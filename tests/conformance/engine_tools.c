@@ -26,7 +26,9 @@ struct rows {
     size_t count;
 };
 
-static status keep_row(void *context, const struct event_record *rec, struct error *err) {
+static status keep_row(void *context, const struct event_record *rec, bool *stop,
+                       struct error *err) {
+    UNUSED(stop);
     struct rows *r = context;
     UNUSED(err);
     CHECK(r->count < ROWS_MAX);

@@ -316,7 +316,9 @@ static int64_t time_member(str payload, const char *name) {
     return ns / 1000;
 }
 
-static status note_event(void *context, const struct event_record *rec, struct error *err) {
+static status note_event(void *context, const struct event_record *rec, bool *stop,
+                         struct error *err) {
+    UNUSED(stop);
     struct history *h = context;
     const struct event *e = &rec->event;
     int s = e->subject.ptr ? step_of(e->subject) : NO_STEP;
