@@ -251,7 +251,6 @@ static status decide(struct engine_run *r, struct error *err) {
 
 static void fill_item(struct engine_run *r, const struct flow_event *from, int64_t now_us,
                       struct append_item *to) {
-    struct engine *eng = r->eng;
     struct event *e = &to->event;
     *to = (struct append_item){.event = r->flow.ids, .actor = from->actor};
     e->type = from->type;
@@ -261,9 +260,7 @@ static void fill_item(struct engine_run *r, const struct flow_event *from, int64
     e->payload = from->payload;
     e->emitted_ns = now_us * 1000;
     e->emitted_digits = 6;
-    eng->ports.random(eng->ports.context, e->event_id.b, sizeof(e->event_id.b));
-    e->event_id.b[6] = (uint8_t)((e->event_id.b[6] & 0x0f) | 0x40);
-    e->event_id.b[8] = (uint8_t)((e->event_id.b[8] & 0x3f) | 0x80);
+    e->event_id = engine_uuid(r->eng);
     event_key_derive(e, e->key);
 }
 

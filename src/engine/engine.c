@@ -74,6 +74,14 @@ void engine_arm(struct engine *eng) {
     eng->ports.wake_at(eng->ports.context, at);
 }
 
+uuid engine_uuid(struct engine *eng) {
+    uuid id;
+    eng->ports.random(eng->ports.context, id.b, sizeof(id.b));
+    id.b[6] = (uint8_t)((id.b[6] & 0x0f) | 0x40);
+    id.b[8] = (uint8_t)((id.b[8] & 0x3f) | 0x80);
+    return id;
+}
+
 /* ---- runs in memory ---- */
 
 struct engine_run *engine_resident(struct engine *eng, str run_id) {

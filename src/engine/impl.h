@@ -206,6 +206,7 @@ static inline bool run_has_flow(const struct engine_run *r) {
 void run_unqueue(struct engine_run *r); /* it no longer waits for admission */
 void engine_arm(struct engine *eng);
 void engine_recover_later(struct engine *eng);
+uuid engine_uuid(struct engine *eng); /* version 4, from the port's random bytes */
 void run_timer(struct engine_run *r, int64_t due_us);
 
 /* ---- drive.c ---- */
@@ -240,6 +241,14 @@ MUST_CHECK status run_load(struct engine *eng, str run_id, struct engine_run **o
                            struct error *err);
 /* Builds the flow again after a commit failed; attempts under way are kept. */
 void run_reload(struct engine_run *r);
+/* What the store has of the run, in the engine's scratch. ST_NOT_FOUND with RUN_NOT_FOUND. */
+MUST_CHECK status run_find(struct engine *eng, str run_id, struct engine_loaded *loaded,
+                           struct error *err);
+MUST_CHECK status run_copy_ids(struct engine_run *r, const struct run_info *info,
+                               struct error *err);
+/* The plan's reference and the adapter that a launch names; they live in the arena. */
+MUST_CHECK status launch_read(str payload, struct arena *arena, struct plan_ref *out, str *adapter,
+                              struct error *err);
 /* ST_NOT_FOUND with RUN_NOT_FOUND, also for a run of another tenant. */
 MUST_CHECK status run_belongs(struct engine *eng, str run_id, str tenant_id, struct error *err);
 /* Applies the rows that another process added. */

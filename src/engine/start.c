@@ -1,0 +1,258 @@
+/* engine/start.c: starting a run: what is asked for is checked, the plan fetched and validated, and
+ * the launch becomes the first news of a new run. A run id that is in use is found, not started
+ * again. */
+#include "base/json.h"
+#include "base/limits.h"
+#include "base/log.h"
+#include "engine/impl.h"
+
+/* ---- whether it may start ---- */
+
+static bool id_is_good(str id) {
+    size_t bad = 0;
+    if (id.len == 0 || id.len > ID_BYTES_MAX || !str_utf8(id, &bad)) return false;
+    for (size_t i = 0; i < id.len; i++) {
+        if ((unsigned char)id.ptr[i] < 0x20 || id.ptr[i] == '|') return false;
+    }
+    return true;
+}
+
+static status check_context(const struct engine *eng, const struct start_request *q,
+                            enum adapter_kind *adapter, struct error *err) {
+    const struct {
+        const char *where;
+        str value;
+    } ids[] = {{"/tenantId", q->tenant_id},
+               {"/projectId", q->project_id},
+               {"/environmentId", q->environment_id},
+               {"/runId", q->run_id}};
+    for (size_t i = 0; i < COUNT_OF(ids); i++) {
+        if (i == 3 && !ids[i].value.ptr) continue; /* one is made */
+        if (!id_is_good(ids[i].value))
+            return error_at(err, ST_INVALID, "CONTEXT_INVALID", ids[i].where,
+                            "%s must have 1 to %d bytes, without '|' and control characters",
+                            ids[i].where + 1, ID_BYTES_MAX);
+    }
+    if (q->actor.len > ACTOR_BYTES_MAX)
+        return error_at(err, ST_INVALID, "CONTEXT_INVALID", "/actor",
+                        "an actor has at most %d bytes", ACTOR_BYTES_MAX);
+    if (!q->adapter.ptr || !adapter_of(q->adapter, adapter))
+        return error_at(err, ST_INVALID, "CONTEXT_INVALID", "/targetAdapter",
+                        "targetAdapter must be local, temporal or conductor");
+    if (*adapter != ADAPTER_LOCAL && !eng->options.provider[*adapter])
+        return error_at(err, ST_INVALID, "ADAPTER_UNAVAILABLE", "/targetAdapter",
+                        "this engine has no adapter for %.*s", STR_ARG(q->adapter));
+    return ST_OK;
+}
+
+static status check_plan(struct engine_run *r, enum adapter_kind adapter, struct error *err) {
+    struct validation_report report;
+    struct buf text;
+    status st = capability_validate(r->plan, adapter, &r->eng->scratch, &report, err);
+    if (st != ST_OK) return st;
+    if (report.status == REPORT_VALID) return ST_OK;
+    buf_init(&text, EVENT_BYTES_MAX);
+    validation_report_json(&report, &text);
+    if (report.status == REPORT_ERRORS) {
+        st = error_at(err, ST_INVALID, "PLAN_VALIDATION_FAILED", "", "%.*s",
+                      (int)(text.len < ERROR_MSG_MAX ? text.len : ERROR_MSG_MAX - 1), text.ptr);
+    } else if (!arena_try_str(&r->arena, buf_str(&text), &r->report)) {
+        st = no_memory(err);
+    }
+    buf_release(&text);
+    return st;
+}
+
+/* The array `warnings` of the report. */
+static status keep_warnings(struct engine_run *r, struct error *err) {
+    yyjson_val *root = NULL;
+    struct json_limits limits = {EVENT_BYTES_MAX, JSON_DEPTH_MAX};
+    if (!r->report.ptr) return ST_OK;
+    status st = json_parse(r->report, limits, &r->eng->scratch, &root, err);
+    if (st != ST_OK) return st;
+    r->warnings = json_text(json_member(root, "warnings"), &r->arena);
+    return r->warnings.ptr ? ST_OK : no_memory(err);
+}
+
+/* ---- the launch ---- */
+
+static status launch_news(struct engine_run *r, const struct start_request *q,
+                          enum adapter_kind adapter, str parameters, struct news **out,
+                          struct error *err) {
+    struct engine *eng = r->eng;
+    struct buf b;
+    char id[UUID_TEXT_LEN];
+    r->launch_id = engine_uuid(eng);
+    r->correlation = q->correlation ? *q->correlation : engine_uuid(eng);
+    uuid_format(r->launch_id, id);
+    buf_init(&b, FLOW_PAYLOAD_MAX);
+    buf_put_c(&b, "{\"signal_id\":");
+    buf_put_json_str(&b, str_n(id, sizeof(id)));
+    buf_put_c(&b, ",\"signal\":\"LAUNCH\",\"adapter\":");
+    buf_put_json_str(&b, q->adapter);
+    buf_put_c(&b, ",\"plan_ref\":");
+    plan_ref_json(&q->ref, &b);
+    if (parameters.ptr && !str_eq(parameters, STR("{}"))) {
+        buf_put_c(&b, ",\"parameters\":");
+        buf_put(&b, parameters);
+    }
+    if (q->approval) buf_put_c(&b, ",\"approval\":true");
+    if (eng->options.provider[adapter]) {
+        buf_put_c(&b, ",\"provider\":");
+        buf_put_c(&b, eng->options.provider[adapter]);
+    }
+    if (r->report.ptr) {
+        buf_put_c(&b, ",\"validation_report\":");
+        buf_put(&b, r->report);
+        /* RunStarted refers to it by this signal's id. */
+        if (!arena_try_str(&r->arena, str_n(id, sizeof(id)), &r->report)) b.full = true;
+    }
+    buf_put_char(&b, '}');
+    status st = ST_OK;
+    struct news news = {.kind = NEWS_LAUNCH,
+                        .launch = {.id = r->launch_id, .data = buf_str(&b), .actor = q->actor},
+                        .riders = q->riders};
+    if (b.full)
+        st = error_at(err, ST_LIMIT, "PARAMETERS_TOO_LARGE", "/parameters",
+                      "plan reference and parameters together exceed %zu bytes", FLOW_PAYLOAD_MAX);
+    else if (!(*out = news_new(&news)))
+        st = no_memory(err);
+    buf_release(&b);
+    return st;
+}
+
+static status prepare(struct engine_run *r, const struct start_request *q,
+                      enum adapter_kind adapter, struct news **launch, struct error *err) {
+    struct engine *eng = r->eng;
+    struct run_info info = {.tenant_id = q->tenant_id,
+                            .project_id = q->project_id,
+                            .environment_id = q->environment_id,
+                            .plan_id = q->ref.plan_id,
+                            .plan_version = q->ref.plan_version};
+    str parameters = STR_NONE;
+    status st = run_copy_ids(r, &info, err);
+    if (st == ST_OK)
+        st = eng->ports.plan(eng->ports.context, r->ids.tenant_id, &q->ref, &r->plan, err);
+    if (st != ST_OK) r->plan = NULL;
+    if (st == ST_OK) st = check_plan(r, adapter, err);
+    if (st == ST_OK) st = keep_warnings(r, err);
+    if (st == ST_OK) st = plan_parameters(r->plan, q->parameters, &eng->scratch, &parameters, err);
+    if (st == ST_OK) st = flow_init(&r->flow, r->plan, &r->ids, &r->arena, &eng->scratch, err);
+    if (st == ST_OK) st = launch_news(r, q, adapter, parameters, launch, err);
+    r->engine_attempt = 1;
+    r->flow.ids.engine_attempt = 1;
+    return st;
+}
+
+/* ---- started before ---- */
+
+/* A run of that id exists: the same plan of the same tenant is no second start. */
+struct launched {
+    struct engine *eng;
+    uint8_t sha256[SHA256_LEN]; /* of the plan that the run was launched with, */
+    str adapter;                /* and who executes it; in the scratch */
+    bool found;
+};
+
+static status find_launch(void *context, const struct event_record *rec, bool *stop,
+                          struct error *err) {
+    struct launched *l = context;
+    struct plan_ref ref = {0};
+    struct error ignored;
+    UNUSED(err);
+    if (rec->event.payload.ptr && rec->event.type == EVENT_SIGNAL_RECEIVED &&
+        launch_read(rec->event.payload, &l->eng->scratch, &ref, &l->adapter, &ignored) == ST_OK) {
+        memcpy(l->sha256, ref.sha256, SHA256_LEN);
+        l->found = true;
+    }
+    *stop = true; /* the first row is enough */
+    return ST_OK;
+}
+
+static status same_plan(struct engine *eng, const struct start_request *q,
+                        const struct engine_loaded *loaded, bool *same, struct error *err) {
+    struct launched l = {.eng = eng};
+    status st = eng->ports.walk(eng->ports.context, loaded, 0, find_launch, &l, err);
+    if (st != ST_OK) return st;
+    *same = l.found && memcmp(l.sha256, q->ref.sha256, SHA256_LEN) == 0 &&
+            str_eq(l.adapter, q->adapter);
+    return ST_OK;
+}
+
+static status start_again(struct engine *eng, const struct start_request *q,
+                          const struct engine_loaded *loaded, struct error *err) {
+    const struct run_info *i = &loaded->info;
+    bool same = str_eq(i->tenant_id, q->tenant_id) && str_eq(i->project_id, q->project_id) &&
+                str_eq(i->environment_id, q->environment_id) &&
+                str_eq(i->plan_id, q->ref.plan_id) && str_eq(i->plan_version, q->ref.plan_version);
+    status st = same ? same_plan(eng, q, loaded, &same, err) : ST_OK;
+    if (st != ST_OK) return st;
+    if (!same)
+        return error_at(err, ST_CONFLICT, "RUN_ID_TAKEN", "/runId",
+                        "the run id \"%.*s\" is in use for something else", STR_ARG(q->run_id));
+    if (!run_is_final(i->head.status) && loaded->ours) engine_look(eng, q->run_id);
+    return ST_OK;
+}
+
+static void make_run_id(struct engine *eng, char *out) {
+    uuid_format(engine_uuid(eng), out);
+    out[UUID_TEXT_LEN] = 0;
+}
+
+static void raise_alert(const struct start_request *q, const struct error *err) {
+    if (!err->reason || strcmp(err->reason, "PLAN_INTEGRITY_VALIDATION_FAILED") != 0) return;
+    LOG(LOG_ERROR, "alert", LOG_S("severity", STR("P1")), LOG_S("code", str_c(err->reason)),
+        LOG_S("runId", q->run_id), LOG_S("tenantId", q->tenant_id),
+        LOG_S("projectId", q->project_id), LOG_S("environmentId", q->environment_id),
+        LOG_S("planId", q->ref.plan_id), LOG_S("planVersion", q->ref.plan_version),
+        LOG_S("error", str_c(err->msg)));
+}
+
+void engine_start(struct engine *eng, const struct start_request *request, char *run_id_out,
+                  engine_done done, void *context) {
+    struct start_request q = *request;
+    struct error err = {0};
+    struct news *launch = NULL;
+    struct engine_loaded loaded = {0};
+    enum adapter_kind adapter = ADAPTER_LOCAL;
+    struct arena_mark mark = arena_mark(&eng->scratch);
+    struct engine_run *r = NULL;
+    if (q.existing) *q.existing = false;
+    if (!q.run_id.ptr) {
+        make_run_id(eng, run_id_out);
+        q.run_id = str_n(run_id_out, UUID_TEXT_LEN);
+    } else if (q.run_id.len <= ID_BYTES_MAX) {
+        memcpy(run_id_out, q.run_id.ptr, q.run_id.len);
+        run_id_out[q.run_id.len] = 0;
+    }
+    status st = check_context(eng, &q, &adapter, &err);
+    if (st == ST_OK && (r = engine_resident(eng, q.run_id)) != NULL && r->last_seq == 0)
+        st = error_at(&err, ST_RETRY, "RUN_STARTING", "/runId", "the run is being started");
+    if (st == ST_OK) {
+        status found =
+            eng->ports.load(eng->ports.context, q.run_id, &eng->scratch, &loaded, &err);
+        if (found == ST_OK) {
+            st = start_again(eng, &q, &loaded, &err);
+            if (q.existing) *q.existing = st == ST_OK;
+            goto out;
+        }
+        if (found != ST_NOT_FOUND) st = found;
+    }
+    if (st == ST_OK && !(r = run_new(eng, q.run_id, &err))) st = ST_RETRY;
+    if (st == ST_OK) {
+        st = prepare(r, &q, adapter, &launch, &err);
+        if (st != ST_OK) run_drop(r, st, &err);
+    }
+    if (launch) {
+        launch->done = done;
+        launch->context = context;
+        arena_rewind(&eng->scratch, mark);
+        run_move(r, STAGE_RESTING);
+        run_push(r, launch);
+        return;
+    }
+    raise_alert(&q, &err);
+out:
+    arena_rewind(&eng->scratch, mark);
+    if (done) done(context, st, &err);
+}
