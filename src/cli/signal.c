@@ -87,7 +87,7 @@ static status look_for_outcome(void *context, const struct event_record *rec, bo
     return ST_OK;
 }
 
-/* The node looks for pokes a few times a second: most often its verdict comes soon. */
+/* The node looks for woken runs a few times a second: most often its verdict comes soon. */
 static status wait_processed(struct cli *cli, struct ledger *ledger, const struct order *o,
                              struct error *err) {
     struct signalling outcome = {0};

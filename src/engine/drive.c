@@ -505,7 +505,8 @@ static void accepted(struct engine_run *r) {
     r->last_seq = req->results[req->count - 1].seq;
     if (r->commit.claim.act == CLAIM_OPEN) r->claimed = true;
     if (r->commit.claim.act == CLAIM_OPEN || r->commit.claim.act == CLAIM_MOVE)
-        r->claimed_wake = r->stale ? -1 : r->commit.claim.wake_us; /* a poke may have come later */
+        r->claimed_wake =
+            r->stale ? -1 : r->commit.claim.wake_us; /* somebody may have woken it later */
     count_events(eng, r);
     r->started = r->flow.run.head.status >= RUN_RUNNING;
     if (r->is_queued && r->started) run_unqueue(r);

@@ -252,7 +252,7 @@ void engine_recover(struct engine *eng) {
     eng->recovering = true;
     eng->recover_after = 0;
     eng->recover_us = 0;
-    for (size_t i = 0; map_next(&eng->runs, &i, &slot);) { /* a poke may have been missed */
+    for (size_t i = 0; map_next(&eng->runs, &i, &slot);) { /* a wake-up call may have been missed */
         struct engine_run *r = slot->value;
         r->stale = r->last_seq > 0;
         if (run_has_flow(r) && r->stage != STAGE_COMMITTING) run_timer(r, 0);

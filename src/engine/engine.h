@@ -107,12 +107,12 @@ void engine_close(struct engine *engine);
 /* Answers a commit. */
 void engine_committed(struct engine *engine, struct engine_commit *commit);
 /* Does what is due: timers, runs to be loaded. Call it at the time asked for by wake_at, and often
- * enough where another process may poke (PostgreSQL). */
+ * enough where another process may wake a run (PostgreSQL). */
 void engine_tick(struct engine *engine);
 /* Loads runs of this node that have work under way, page by page with each tick, and looks at those
- * in memory again: at the start, and when the answer of lease_poked() or lease_take_over() is lost. */
+ * in memory again: at the start, and when an answer of lease_woken() or lease_take_over() is lost. */
 void engine_recover(struct engine *engine);
-/* Looks at this run again: it was poked, or taken over. */
+/* Looks at this run again: it was woken, or taken over. */
 void engine_look(struct engine *engine, str run_id);
 /* Decides nothing more: before closing, while executors still answer. */
 void engine_halt(struct engine *engine);

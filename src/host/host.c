@@ -51,7 +51,7 @@ struct host {
     struct arena arena;
     str node;
     uv_async_t async;
-    uv_timer_t wake, renew, poke;
+    uv_timer_t wake, renew, look_timer;
     int open_handles;
     int64_t armed_us;
     struct host_task renewal, look;
@@ -145,7 +145,7 @@ static status do_look(struct ledger *ledger, void *context, struct error *err) {
     t->runs = (struct lease_runs){0};
     if (t->take_over)
         return lease_take_over(ledger, &t->host->lease, RECOVER_LIMIT, &t->arena, &t->runs, err);
-    return lease_poked(ledger, &t->host->lease, RECOVER_LIMIT, &t->arena, &t->runs, err);
+    return lease_woken(ledger, &t->host->lease, RECOVER_LIMIT, &t->arena, &t->runs, err);
 }
 
 static void after_look(struct host_task *t) {
@@ -159,8 +159,8 @@ static void after_look(struct host_task *t) {
         engine_look(t->host->engine, t->runs.items[i].run_id);
 }
 
-/* Most often for pokes, now and then for what a dead node left. */
-static void on_poke(uv_timer_t *timer) {
+/* Most often for runs that were woken, now and then for what a dead node left. */
+static void on_look_timer(uv_timer_t *timer) {
     struct host *h = timer->data;
     if (h->look.under_way) return;
     h->look.take_over = !h->options.only_asked && ++h->looks % 4 == 0;
@@ -471,8 +471,8 @@ static void open_handles(struct host *h) {
     uv_async_init(h->loop, &h->async, on_async);
     uv_timer_init(h->loop, &h->wake);
     uv_timer_init(h->loop, &h->renew);
-    uv_timer_init(h->loop, &h->poke);
-    h->async.data = h->wake.data = h->renew.data = h->poke.data = h;
+    uv_timer_init(h->loop, &h->look_timer);
+    h->async.data = h->wake.data = h->renew.data = h->look_timer.data = h;
     h->open_handles = 4;
 }
 
@@ -482,7 +482,7 @@ static void start_timers(struct host *h) {
     h->look = (struct host_task){.host = h, .after = after_look};
     arena_init(&h->look.arena, 4096, (size_t)16 * 1024 * 1024);
     uv_timer_start(&h->renew, on_renew, renew, renew);
-    if (h->postgres) uv_timer_start(&h->poke, on_poke, HOST_POKE_MS, HOST_POKE_MS);
+    if (h->postgres) uv_timer_start(&h->look_timer, on_look_timer, HOST_LOOK_MS, HOST_LOOK_MS);
 }
 
 status host_open(uv_loop_t *loop, const struct host_options *options, struct host **out,
@@ -600,7 +600,7 @@ void host_close(struct host *h) {
     host_plans_close(h->plans);
     ledger_close(h->reader);
     uv_handle_t *handles[] = {(uv_handle_t *)&h->async, (uv_handle_t *)&h->wake,
-                              (uv_handle_t *)&h->renew, (uv_handle_t *)&h->poke};
+                              (uv_handle_t *)&h->renew, (uv_handle_t *)&h->look_timer};
     for (size_t i = 0; i < COUNT_OF(handles); i++)
         uv_close(handles[i], on_closed);
 }
@@ -639,7 +639,7 @@ status host_post_signal(struct ledger *ledger, str run_id, const struct signal *
     struct append_item item = {0};
     struct append_result result = {0};
     struct signal signal = *given;
-    struct run_claim poke = {.act = CLAIM_POKE};
+    struct run_claim wake = {.act = CLAIM_WAKE};
     arena_init(&arena, 4096, (size_t)4 * 1024 * 1024);
     status st = signal_validate(&signal, err);
     if (st == ST_OK) st = ledger_find_run(ledger, run_id, &arena, &info, err);
@@ -660,7 +660,7 @@ status host_post_signal(struct ledger *ledger, str run_id, const struct signal *
                                          .atomic = true,
                                          .results = &result,
                                          .arena = &arena,
-                                         .claim = &poke,
+                                         .claim = &wake,
                                          .riders = riders};
         struct append_request *requests[] = {&request};
         st = ledger_append(ledger, requests, 1, err);

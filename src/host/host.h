@@ -2,7 +2,7 @@
  *
  * The wiring, and nothing else: commits go to the ledger thread and come back through uv_async;
  * reads use a connection of their own; a timer wakes the engine, another renews the lease. On
- * PostgreSQL a third looks for runs that other processes poked, or left behind.
+ * PostgreSQL a third looks for runs that other processes woke, or left behind.
  * Threads: all calls on the loop's thread. */
 #pragma once
 
@@ -52,7 +52,7 @@ enum {
     HOST_RENEW_MS = 2000,
     HOST_SQLITE_LEASE_MS = 30000,
     HOST_SQLITE_RENEW_MS = 10000,
-    HOST_POKE_MS = 250,
+    HOST_LOOK_MS = 250,
     HOST_PLANS_MAX = 128,
     HOST_TENANT_PLANS_MAX = HOST_PLANS_MAX / 2, /* of one tenant's runs */
     HOST_PLAN_TENANTS_MAX = 64,
@@ -97,7 +97,7 @@ bool host_providers_are_idle(const struct host *host);
 /* Ends attempts, waits for appends under way, gives the lease back. NULL is fine. */
 void host_close(struct host *host);
 
-/* A signal from a process that drives nothing: recorded, and the run's node is poked. PostgreSQL
+/* A signal from a process that drives nothing: recorded, and the run's node is woken. PostgreSQL
  * only (on SQLite the folder's lock says who may write). The riders, or NULL, are committed with
  * it. */
 MUST_CHECK status host_post_signal(struct ledger *ledger, str run_id, const struct signal *signal,

@@ -255,7 +255,7 @@ status lease_take_over(struct ledger *l, const struct lease *lease, size_t limit
     return ledger_transact(l, take_over_body, &m, err);
 }
 
-static status poked_body(struct ledger *l, void *context, struct error *err) {
+static status woken_body(struct ledger *l, void *context, struct error *err) {
     const struct moving *m = context;
     return take_runs(l,
                      "SELECT r.run_id, x.run_no, x.epoch FROM lease_run x JOIN ledger_run r"
@@ -264,11 +264,11 @@ static status poked_body(struct ledger *l, void *context, struct error *err) {
                      m->lease->node_no, m, err);
 }
 
-status lease_poked(struct ledger *l, const struct lease *lease, size_t limit, struct arena *arena,
+status lease_woken(struct ledger *l, const struct lease *lease, size_t limit, struct arena *arena,
                    struct lease_runs *out, struct error *err) {
     struct moving m = {lease, limit, arena, out};
     *out = (struct lease_runs){0};
-    return ledger_transact(l, poked_body, &m, err);
+    return ledger_transact(l, woken_body, &m, err);
 }
 
 /* ---- in the group of an append ---- */
@@ -277,7 +277,7 @@ status claim_check(struct ledger *l, const struct run_claim *claim, struct error
                    struct error *err) {
     struct db_stmt *q = NULL;
     bool row = false;
-    if (claim->act == CLAIM_POKE) return ST_OK;
+    if (claim->act == CLAIM_WAKE) return ST_OK;
     status st = db_prepare(
         l->db, "SELECT epoch FROM lease_node WHERE node_no = $1{postgres: FOR SHARE}", &q, err);
     if (st != ST_OK) return st;
@@ -313,7 +313,7 @@ status claim_queue(struct ledger *l, const struct run_claim *claim, int64_t run_
     case CLAIM_CLOSE:
         db_bulk_int(l->del_lease, run_no);
         return ST_OK;
-    case CLAIM_POKE:
+    case CLAIM_WAKE:
         return run_ints(l, "UPDATE lease_run SET wake_us = 0, poked = 1 WHERE run_no = $1", &run_no,
                         1, &changed, err);
     }

@@ -46,15 +46,15 @@ struct lease_range {
 /* Runs of the node. Also for readers. */
 MUST_CHECK status lease_due(struct ledger *ledger, int64_t node_no, const struct lease_range *range,
                             struct arena *arena, struct lease_runs *out, struct error *err);
-/* Runs of the node that somebody poked, and forgets the poke. */
-MUST_CHECK status lease_poked(struct ledger *ledger, const struct lease *lease, size_t limit,
+/* Runs of the node that somebody woke, and forgets that. */
+MUST_CHECK status lease_woken(struct ledger *ledger, const struct lease *lease, size_t limit,
                               struct arena *arena, struct lease_runs *out, struct error *err);
 
 struct lease_info { /* of one run, for status */
     bool held;      /* some node has it */
     bool alive;     /* that node's lease runs, and it has looked at the run since it took its name */
     str node;
-    int64_t wake_us; /* CLAIM_NEVER: when poked */
+    int64_t wake_us; /* CLAIM_NEVER: when woken */
 };
 MUST_CHECK status lease_find(struct ledger *ledger, int64_t run_no, struct arena *arena,
                              struct lease_info *out, struct error *err);

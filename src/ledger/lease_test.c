@@ -181,7 +181,7 @@ TEST_DB(lease_of_a_dead_node_is_taken_over) {
     close_bench(&b);
 }
 
-TEST_DB(lease_is_poked_by_those_who_do_not_hold_it) {
+TEST_DB(lease_is_woken_by_those_who_do_not_hold_it) {
     struct bench b = open_bench(url);
     struct error err = {0};
     struct lease me = {0};
@@ -189,14 +189,14 @@ TEST_DB(lease_is_poked_by_those_who_do_not_hold_it) {
     CHECK(lease_take(b.ledger, STR("me"), 60000, &me, &err) == ST_OK, "%s", err.msg);
     struct run_claim c = claim(&me, CLAIM_OPEN, CLAIM_NEVER);
     CHECK(put(&b, "RunStarted", "r1", &c).code == ST_OK);
-    struct run_claim poke = {.act = CLAIM_POKE};
-    CHECK(put(&b, "RunPaused", "r1", &poke).code == ST_OK);
+    struct run_claim wake = {.act = CLAIM_WAKE};
+    CHECK(put(&b, "RunPaused", "r1", &wake).code == ST_OK);
     CHECK(due(&b, me.node_no, 0, 0) == 1);   /* a restart would find it */
-    c = claim(&me, CLAIM_MOVE, CLAIM_NEVER); /* a commit of ours that knew nothing of the poke */
+    c = claim(&me, CLAIM_MOVE, CLAIM_NEVER); /* a commit of ours that knew nothing of that */
     CHECK(put(&b, "RunResumed", "r1", &c).code == ST_OK);
-    CHECK(lease_poked(b.ledger, &me, 9, &b.arena, &runs, &err) == ST_OK && runs.count == 1);
+    CHECK(lease_woken(b.ledger, &me, 9, &b.arena, &runs, &err) == ST_OK && runs.count == 1);
     CHECK(str_eq(runs.items[0].run_id, STR("r1")));
-    CHECK(lease_poked(b.ledger, &me, 9, &b.arena, &runs, &err) == ST_OK && runs.count == 0);
+    CHECK(lease_woken(b.ledger, &me, 9, &b.arena, &runs, &err) == ST_OK && runs.count == 0);
     close_bench(&b);
 }
 

@@ -91,12 +91,12 @@ enum claim_act {
     CLAIM_OPEN,  /* the run is this node's from now on */
     CLAIM_MOVE,  /* its next wake changed */
     CLAIM_CLOSE, /* it is finished */
-    CLAIM_POKE,  /* by anybody, no fence: its node must look at it */
+    CLAIM_WAKE,  /* by anybody, no fence: its node must look at it */
 };
 struct run_claim {
     enum claim_act act;
     int64_t node_no, epoch; /* the fence: refused with LEASE_LOST unless the node has this epoch */
-    int64_t wake_us;        /* 0: at once; CLAIM_NEVER: only when poked */
+    int64_t wake_us;        /* 0: at once; CLAIM_NEVER: only when woken */
     /* The newest sequence_number of the run that the node has seen: refused with RUN_MOVED if there
      * is a newer one. 0: not checked. -1: the node opens it, and is refused so if another has. */
     int64_t known_seq;

@@ -103,7 +103,7 @@ struct sim_run {
     int64_t run_no;
     bool held;
     int64_t node_no, epoch, wake_us;
-    bool poked;
+    bool woken;
     /* the model */
     enum run_status status; /* as of the record that is looked at */
     struct model_step steps[STEPS_MAX];
@@ -277,7 +277,7 @@ status sim_store_take(struct world *w, struct sim_node *n, struct error *err);
 status sim_store_renew(struct world *w, struct sim_node *n, struct error *err);
 /* Names the runs in `out` (RUNS_MAX). */
 size_t sim_store_take_over(struct world *w, struct sim_node *n, struct sim_run **out);
-size_t sim_store_poked(struct world *w, struct sim_node *n, struct sim_run **out);
+size_t sim_store_woken(struct world *w, struct sim_node *n, struct sim_run **out);
 
 /* ---- ports.c ---- */
 void sim_node_ports(struct sim_node *n, struct engine_ports *out);

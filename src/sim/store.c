@@ -141,17 +141,17 @@ static void claim(struct world *w, struct sim_run *run, const struct run_claim *
     case CLAIM_CLOSE:
         run->held = false;
         return;
-    case CLAIM_POKE:
+    case CLAIM_WAKE:
         if (run->held) {
             run->wake_us = 0;
-            run->poked = true;
-            sim_world_trace(w, "%s is poked", run->run_id);
+            run->woken = true;
+            sim_world_trace(w, "%s is woken", run->run_id);
         }
         return;
     }
     run->node_no = c->node_no;
     run->epoch = c->epoch;
-    run->wake_us = c->wake_us; /* a poke stays until its node has seen it */
+    run->wake_us = c->wake_us; /* a wake-up call stays until its node has seen it */
 }
 
 static void trace_records(struct world *w, const struct sim_node *node, const struct sim_run *run,
@@ -205,7 +205,7 @@ status sim_store_append(struct world *w, struct sim_node *node, struct append_re
     const struct run_claim *c = req->claim;
     struct sim_run *run = sim_find_run(w, req->items[0].event.run_id);
     ASSERT(run && req->atomic && c);
-    bool fenced = c->act != CLAIM_POKE && (c->node_no < 1 || c->node_no > (int64_t)w->node_count ||
+    bool fenced = c->act != CLAIM_WAKE && (c->node_no < 1 || c->node_no > (int64_t)w->node_count ||
                                            w->nodes[c->node_no - 1].row_epoch != c->epoch);
     if (fenced) {
         error_at(&why, ST_CONFLICT, "LEASE_LOST", "", "another node has taken over");
@@ -297,12 +297,12 @@ size_t sim_store_take_over(struct world *w, struct sim_node *n, struct sim_run *
     return 0;
 }
 
-size_t sim_store_poked(struct world *w, struct sim_node *n, struct sim_run **out) {
+size_t sim_store_woken(struct world *w, struct sim_node *n, struct sim_run **out) {
     size_t count = 0;
     for (uint32_t k = 0; k < w->run_count; k++) {
         struct sim_run *run = w->runs[k];
-        if (!run->held || !run->poked || run->node_no != n->lease.node_no) continue;
-        run->poked = false;
+        if (!run->held || !run->woken || run->node_no != n->lease.node_no) continue;
+        run->woken = false;
         out[count++] = run;
     }
     return count;
@@ -314,13 +314,13 @@ status sim_store_post_signal(struct world *w, struct sim_run *run, struct signal
                              struct error *err) {
     struct append_item item = {.actor = actor};
     struct append_result result = {0};
-    struct run_claim poke = {.act = CLAIM_POKE};
+    struct run_claim wake = {.act = CLAIM_WAKE};
     struct append_request request = {.items = &item,
                                      .count = 1,
                                      .atomic = true,
                                      .results = &result,
                                      .arena = &w->arena,
-                                     .claim = &poke};
+                                     .claim = &wake};
     struct event *e = &item.event;
     struct buf data;
     char name[UUID_TEXT_LEN];

@@ -208,7 +208,7 @@ static void node_look(struct world *w, struct sim_node *n) {
     sim_world_at(w, w->now_us + LOOK_US, HAP_LOOK, n->index, 0, NULL);
     if (n->lost) return;
     size_t count = 0;
-    if (landed) count = take_over ? sim_store_take_over(w, n, runs) : sim_store_poked(w, n, runs);
+    if (landed) count = take_over ? sim_store_take_over(w, n, runs) : sim_store_woken(w, n, runs);
     if (fails) {
         sim_world_fault(w, "%s: the answer of a look is lost", n->name);
         engine_recover(n->engine);

@@ -368,7 +368,7 @@ TEST(engine_hands_its_runs_to_another_node) {
     bed_release(&b);
 }
 
-/* A process that drives nothing records the signal; the run's node is poked and acts on it. */
+/* A process that drives nothing records the signal; the run's node is woken and acts on it. */
 TEST(engine_takes_signals_that_other_processes_recorded) {
     str url = need_postgres();
     struct bed bed;
