@@ -77,7 +77,7 @@ static status verify(struct call *c, struct ledger *reader, struct error *err) {
 static void verify_over(struct call *c) { c->api->verifying = false; }
 
 static void refuse_busy(struct call *c) {
-    call_refuse(c, ST_CONFLICT, "VERIFY_UNDER_WAY", "",
+    call_refuse(c, REASON_VERIFY_UNDER_WAY, "",
                 "the ledger is being verified or backed up already");
 }
 
@@ -124,10 +124,11 @@ static bool name_is_plain(str name) {
 
 static status find_folder(struct call *c, str *folder, struct error *err) {
     if (c->api->options.data_dir.len > 900) /* call_text() would cut it */
-        return error_at(err, ST_LIMIT, "BACKUP_FAILED", "", "the data folder's path is too long");
+        return error_as(err, ST_LIMIT, REASON_BACKUP_FAILED, "",
+                        "the data folder's path is too long");
     *folder = call_text(c, "%.*s/backups", STR_ARG(c->api->options.data_dir));
     if (mkdir(folder->ptr, 0700) != 0 && access(folder->ptr, W_OK) != 0)
-        return error_at(err, ST_RETRY, "BACKUP_FAILED", "", "could not make \"%s\"", folder->ptr);
+        return error_at(err, REASON_BACKUP_FAILED, "", "could not make \"%s\"", folder->ptr);
     return ST_OK;
 }
 
@@ -179,7 +180,7 @@ static status look_for_backup(struct call *c, struct ledger *reader, struct erro
     if (a->there && count > 0 && !a->answer.ptr)
         st = find_maker(c, reader, found[0].created_us, &others, err);
     if (st == ST_OK && others)
-        st = error_at(err, ST_CONFLICT, "FILE_EXISTS", "/file", "there is a backup of that name");
+        st = error_at(err, REASON_FILE_EXISTS, "/file", "there is a backup of that name");
     return st;
 }
 
@@ -225,12 +226,12 @@ static void post_backup(struct call *c) {
     c->own = a;
     if (!has_no_query(c)) return;
     if (c->api->options.other_writers)
-        call_refuse(c, ST_LIMIT, "BACKUP_UNSUPPORTED", "",
+        call_refuse(c, REASON_BACKUP_UNSUPPORTED, "",
                     "a ledger on PostgreSQL is backed up with pg_dump");
     else if (body_read(c, backup_fields, COUNT_OF(backup_fields), a, NULL, &err) != ST_OK)
         call_fail(c, &err);
     else if (!name_is_plain(a->file))
-        call_refuse(c, ST_INVALID, "FILE_NAME_INVALID", "/file",
+        call_refuse(c, REASON_FILE_NAME_INVALID, "/file",
                     "expected a plain name of letters, digits, '.', '-' and '_'");
     else if (c->api->verifying)
         refuse_busy(c);
@@ -304,8 +305,7 @@ static void post_archive(struct call *c) {
     }
     if ((given & 1) && a->archive.until_us == 0) a->archive.until_us = 1; /* 0 is "whenever" */
     if (c->api->archiving)
-        call_refuse(c, ST_CONFLICT, "ARCHIVE_UNDER_WAY", "",
-                    "the ledger is being archived already");
+        call_refuse(c, REASON_ARCHIVE_UNDER_WAY, "", "the ledger is being archived already");
     else
         begin_archive(c);
 }

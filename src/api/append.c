@@ -27,10 +27,10 @@ struct append {
 static status check_event(struct call *c, const struct append *a, const struct event *e,
                           struct error *err) {
     if (a->run_id.ptr && !str_eq(e->run_id, a->run_id))
-        return error_at(err, ST_INVALID, "RUN_ID_MISMATCH", "/runId",
+        return error_at(err, REASON_RUN_ID_MISMATCH, "/runId",
                         "the event is of another run than the path");
     if (!principal_sees(c->who, e->tenant_id))
-        return error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "/tenantId", "there is no run \"%.*s\"",
+        return error_at(err, REASON_RUN_NOT_FOUND, "/tenantId", "there is no run \"%.*s\"",
                         STR_ARG(e->run_id));
     return ST_OK;
 }
@@ -60,7 +60,7 @@ static status add_line(struct call *c, struct append *a, str text, int64_t numbe
     struct line *line = &a->lines[a->line_count++];
     *line = (struct line){.item = a->count, .number = number};
     status st = text.len > LINE_BYTES_MAX
-                    ? error_at(&why, ST_LIMIT, "LINE_TOO_LONG", "", "a line of more than 1 MiB")
+                    ? error_at(&why, REASON_LINE_TOO_LONG, "", "a line of more than 1 MiB")
                     : add_event(c, a, text, &why);
     if (st == ST_OK) return ST_OK;
     if (a->atomic) {
@@ -79,7 +79,7 @@ static status read_lines(struct call *c, struct append *a, struct error *err) {
     for (size_t i = 0; i < rest.len; i++)
         lines += rest.ptr[i] == '\n';
     if (lines > BATCH_EVENTS_MAX + 1)
-        return error_at(err, ST_LIMIT, "BATCH_TOO_LARGE", "", "at most %d events in one request",
+        return error_at(err, REASON_BATCH_TOO_LARGE, "", "at most %d events in one request",
                         BATCH_EVENTS_MAX);
     status st = make_room(c, a, lines, err);
     for (int64_t number = 1; st == ST_OK && rest.len > 0; number++) {
@@ -89,9 +89,9 @@ static status read_lines(struct call *c, struct append *a, struct error *err) {
         if (text.len > 0) st = add_line(c, a, text, number, err);
     }
     if (st == ST_OK && a->line_count == 0)
-        st = error_at(err, ST_INVALID, "BODY_MISSING", "", "events are expected, one a line");
+        st = error_at(err, REASON_BODY_MISSING, "", "events are expected, one a line");
     if (st == ST_OK && a->line_count > BATCH_EVENTS_MAX)
-        st = error_at(err, ST_LIMIT, "BATCH_TOO_LARGE", "", "at most %d events in one request",
+        st = error_at(err, REASON_BATCH_TOO_LARGE, "", "at most %d events in one request",
                       BATCH_EVENTS_MAX);
     return st;
 }
@@ -181,7 +181,7 @@ static void append_one(struct call *c, struct append *a) {
     a->one = true;
     status st = make_room(c, a, 1, &err);
     if (st == ST_OK && c->request->body.len == 0)
-        st = error_at(&err, ST_INVALID, "BODY_MISSING", "", "an event is expected as the body");
+        st = error_at(&err, REASON_BODY_MISSING, "", "an event is expected as the body");
     if (st == ST_OK) st = add_event(c, a, c->request->body, &err);
     if (st != ST_OK)
         call_fail(c, &err);
@@ -220,7 +220,7 @@ static void append_to(struct call *c, str run_id, bool batch_only) {
     else if (!batch_only && body_is(c, "application/json"))
         append_one(c, a);
     else
-        call_refuse(c, ST_INVALID, "UNSUPPORTED_MEDIA_TYPE", "#Content-Type",
+        call_refuse(c, REASON_UNSUPPORTED_MEDIA_TYPE, "#Content-Type",
                     batch_only ? "expected \"Content-Type: application/x-ndjson\""
                                : "expected \"Content-Type: application/json\", or "
                                  "application/x-ndjson for a batch");

@@ -29,7 +29,7 @@ bool principal_may(const struct principal *p, unsigned roles) {
 
 static void limited(struct auth_check *check, int64_t wait_s) {
     check->retry_after_s = wait_s;
-    check->code = error_at(&check->err, ST_LIMIT, "RATE_LIMITED", "",
+    check->code = error_at(&check->err, REASON_RATE_LIMITED, "",
                            "too many failed attempts from this address: try again in %lld s",
                            (long long)wait_s);
     metric_add(check->auth->m_limited, 1);
@@ -48,9 +48,9 @@ static void refused(struct auth_check *check, const char *why) {
     metric_add(auth->m_refused, 1);
     str key_id = check->key_id[0] ? str_n(check->key_id, KEY_ID_LEN) : STR("");
     LOG(LOG_INFO, "authentication failed", LOG_S("remote", remote), LOG_S("key", key_id),
-        LOG_S("code", str_c(check->err.reason)), LOG_S("why", str_c(why)));
+        LOG_S("code", str_c(reason_name(check->err.reason))), LOG_S("why", str_c(why)));
     /* A token that was good until now is no guess. */
-    bool guess = !check->err.reason || strcmp(check->err.reason, "JWT_EXPIRED") != 0;
+    bool guess = check->err.reason != REASON_JWT_EXPIRED;
     if (guess && failures_add(&auth->failures, remote, check->now_us))
         LOG(LOG_WARN, "too many failed attempts: the address is over its limit",
             LOG_S("remote", remote));
@@ -63,7 +63,7 @@ bool auth_may_try(struct auth_check *check) {
 }
 
 static void refuse(struct auth_check *check, const char *message, const char *why) {
-    (void)error_at(&check->err, ST_INVALID, "UNAUTHENTICATED", "", "%s", message);
+    (void)error_at(&check->err, REASON_UNAUTHENTICATED, "", "%s", message);
     refused(check, why);
 }
 
@@ -269,7 +269,7 @@ bool auth_check(struct auth *auth, struct auth_check *check, str authorization, 
     if (authorization.ptr) return check_header(check, authorization);
     /* Who brings nothing guesses nothing: it is not counted. */
     metric_add(auth->m_refused, 1);
-    check->code = error_at(&check->err, ST_INVALID, "UNAUTHENTICATED", "",
+    check->code = error_at(&check->err, REASON_UNAUTHENTICATED, "",
                            "this needs an Authorization header: Bearer and an API key or a token");
     return true;
 }

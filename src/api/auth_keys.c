@@ -196,7 +196,7 @@ static status look_up(struct pool_job *job, struct ledger *reader, struct error 
     e->found = st == ST_OK;
     if (st == ST_NOT_FOUND) st = ST_OK;
     if (e->found && (key.tenant_id.len == 0 || key.tenant_id.len >= sizeof(e->tenant)))
-        st = error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "", "the key \"%.*s\" has no good tenant",
+        st = error_at(err, REASON_LEDGER_DAMAGED, "", "the key \"%.*s\" has no good tenant",
                       KEY_ID_LEN, e->key_id);
     if (st != ST_OK) e->found = false;
     memcpy(e->hash, key.hash, SHA256_LEN);

@@ -108,7 +108,7 @@ static status ask(struct rig *r, struct ask *a, const char *header, const char *
 }
 
 static bool says(const struct ask *a, const char *reason) {
-    return a->check.err.reason && strcmp(a->check.err.reason, reason) == 0;
+    return a->check.err.reason && strcmp(reason_name(a->check.err.reason), reason) == 0;
 }
 
 static int64_t lookups(struct rig *r) { return metric_value(r->auth->m_lookups); }

@@ -84,7 +84,7 @@ static void log_call(struct call *c, int code, const struct error *err) {
         fields[n++] = LOG_N("logicalAttemptId", c->logical_attempt);
     }
     if (err) {
-        fields[n++] = LOG_S("code", str_c(problem_code(err)));
+        fields[n++] = LOG_S("code", str_c(error_name(err)));
         fields[n++] = LOG_S("error", str_c(err->msg));
     }
     log_write(level, "request", fields, n);
@@ -122,7 +122,7 @@ static void send_answer(struct call *c, int code, const char *content_type,
 void call_answer_as(struct call *c, int code, const char *content_type) {
     if (c->out.full) {
         struct error err;
-        error_at(&err, ST_LIMIT, "ANSWER_TOO_LARGE", "", "the answer is too large: ask for less");
+        error_at(&err, REASON_ANSWER_TOO_LARGE, "", "the answer is too large: ask for less");
         call_fail(c, &err);
         return;
     }
@@ -136,7 +136,7 @@ void call_fail(struct call *c, const struct error *err) {
     struct error shown = *err;
     if (code == 401) { /* why exactly is for the log */
         shown = (struct error){0};
-        error_at(&shown, ST_INVALID, "UNAUTHENTICATED", "",
+        error_at(&shown, REASON_UNAUTHENTICATED, "",
                  "send \"Authorization: Bearer\" with an API key or token that is valid");
         call_header(c, "WWW-Authenticate", STR("Bearer realm=\"cairn\""));
     }
@@ -151,20 +151,19 @@ void call_fail(struct call *c, const struct error *err) {
     send_answer(c, code, "application/problem+json", err);
 }
 
-void call_refuse(struct call *c, status code, const char *reason, const char *where,
-                 const char *fmt, ...) {
+void call_refuse(struct call *c, enum reason reason, const char *where, const char *fmt, ...) {
     struct error err = {0};
     char text[ERROR_MSG_MAX];
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
-    error_at(&err, code, reason, where, "%s", text);
+    error_at(&err, reason, where, "%s", text);
     call_fail(c, &err);
 }
 
 void call_refuse_closing(struct call *c) {
-    call_refuse(c, ST_RETRY, "CLOSING", "", "the server is ending");
+    call_refuse(c, REASON_CLOSING, "", "the server is ending");
 }
 
 void call_handed_over(struct call *c, int code) {
@@ -187,7 +186,7 @@ static status job_work(struct pool_job *job, struct ledger *reader, struct error
     if (c->may_stop) ledger_stop_on(reader, NULL);
     c->arena.cap += ARENA_KEPT;
     if (st == ST_RETRY && c->may_stop && atomic_load(&c->api->stopping))
-        st = error_at(err, ST_RETRY, "CLOSING", "", "the server is ending");
+        st = error_at(err, REASON_CLOSING, "", "the server is ending");
     return st;
 }
 
@@ -282,8 +281,7 @@ status call_find_run(struct call *c, struct ledger *reader, str run_id, struct r
     status st = ledger_find_run(reader, run_id, &c->arena, out, err);
     if (st == ST_OK && !principal_sees(c->who, out->tenant_id)) st = ST_NOT_FOUND;
     if (st == ST_NOT_FOUND)
-        return error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "", "there is no run \"%.*s\"",
-                        STR_ARG(run_id));
+        return error_at(err, REASON_RUN_NOT_FOUND, "", "there is no run \"%.*s\"", STR_ARG(run_id));
     if (st != ST_OK) return st;
     c->run_id = out->run_id;
     c->tenant_id = out->tenant_id;
@@ -298,7 +296,7 @@ status call_tenant(struct call *c, str asked, str *out, struct error *err) {
     str own = str_c(c->who->tenant);
     bool all = str_eq(own, STR("*"));
     if (asked.ptr && (str_eq(asked, STR("*")) || !principal_sees(c->who, asked)))
-        return error_at(err, ST_NOT_FOUND, "TENANT_NOT_FOUND", "", "there is no tenant \"%.*s\"",
+        return error_at(err, REASON_TENANT_NOT_FOUND, "", "there is no tenant \"%.*s\"",
                         STR_ARG(asked));
     *out = asked.ptr ? asked : all ? STR_NONE : own;
     return ST_OK;

@@ -22,6 +22,6 @@ status cursor_read(str text, char kind, int64_t *a, int64_t *b, struct error *er
                 str_to_int(second, b) && *a >= 0 && *b >= 0;
     arena_release(&arena);
     return good ? ST_OK
-                : error_at(err, ST_INVALID, "CURSOR_INVALID", "?cursor",
+                : error_at(err, REASON_CURSOR_INVALID, "?cursor",
                            "a cursor is the \"next\" of a page of this list, as it came");
 }

@@ -48,7 +48,7 @@ static bool came_from_here(struct call *c) {
     str origin = http_header(q, STR("Origin"));
     if (str_eq(q->remote, STR("unix"))) return true;
     if (q->host.ptr && !is_loopback_name(q->host)) {
-        call_refuse(c, ST_INVALID, "MISDIRECTED_REQUEST", "#Host",
+        call_refuse(c, REASON_MISDIRECTED_REQUEST, "#Host",
                     "without authentication only localhost is answered, not \"%.*s\"",
                     (int)(q->host.len > 100 ? 100 : q->host.len), q->host.ptr);
         return false;
@@ -59,7 +59,7 @@ static bool came_from_here(struct call *c) {
     if (str_split(origin, ':', &scheme, &host) && str_starts(host, STR("//")) &&
         is_loopback_name(str_from(host, 2)))
         return true;
-    call_refuse(c, ST_INVALID, "ORIGIN_NOT_ALLOWED", "#Origin",
+    call_refuse(c, REASON_ORIGIN_NOT_ALLOWED, "#Origin",
                 "without authentication no page of another site may ask");
     return false;
 }
@@ -116,7 +116,7 @@ static void after_receipt(struct call *c) {
         return;
     }
     if (memcmp(found->fingerprint, c->receipt.fingerprint, SHA256_LEN) != 0) {
-        call_refuse(c, ST_INVALID, "IDEMPOTENCY_KEY_REUSED", "#Idempotency-Key",
+        call_refuse(c, REASON_IDEMPOTENCY_KEY_REUSED, "#Idempotency-Key",
                     "this key was used for another request");
         return;
     }
@@ -141,12 +141,14 @@ static bool enter_in_flight(struct call *c) {
     str key = arena_str(&c->arena, buf_str(&name));
     buf_release(&name);
     if (map_get(&c->api->in_flight, key)) {
-        call_refuse(c, ST_CONFLICT, "IDEMPOTENCY_KEY_IN_USE", "#Idempotency-Key",
+        call_refuse(c, REASON_IDEMPOTENCY_KEY_IN_USE, "#Idempotency-Key",
                     "the first request with this key is still under way");
         return false;
     }
     if (!map_put(&c->api->in_flight, key, c)) {
-        call_refuse(c, ST_RETRY, NULL, "", "out of memory");
+        struct error err;
+        (void)error_set(&err, ST_RETRY, "out of memory");
+        call_fail(c, &err);
         return false;
     }
     c->in_flight = key;
@@ -168,7 +170,7 @@ static void check_repeated(struct call *c) {
         return;
     }
     if (!key_is_good(key)) {
-        call_refuse(c, ST_INVALID, "IDEMPOTENCY_KEY_INVALID", "#Idempotency-Key",
+        call_refuse(c, REASON_IDEMPOTENCY_KEY_INVALID, "#Idempotency-Key",
                     "expected 1 to %d visible ASCII characters", RECEIPT_KEY_MAX);
         return;
     }
@@ -245,8 +247,8 @@ static bool check_role(struct call *c) {
     bool platform = str_eq(str_c(c->who->tenant), STR("*"));
     if (principal_may(c->who, r->roles) && (platform || !(r->traits & ROUTE_PLATFORM))) return true;
     if (r->traits & ROUTE_CHANGES) audit_refusal(c, "FORBIDDEN");
-    call_refuse(c, ST_INVALID, "FORBIDDEN", "", "\"%s\" has no role that allows this%s",
-                c->who->name, r->traits & ROUTE_PLATFORM ? " for every tenant" : "");
+    call_refuse(c, REASON_FORBIDDEN, "", "\"%s\" has no role that allows this%s", c->who->name,
+                r->traits & ROUTE_PLATFORM ? " for every tenant" : "");
     return false;
 }
 
@@ -262,7 +264,7 @@ static bool check_rate(struct call *c) {
                 call_text(c, "\"default\";r=%lld;t=%lld", (long long)left, (long long)reset));
     if (good) return true;
     c->retry_after_s = reset;
-    call_refuse(c, ST_LIMIT, "RATE_LIMITED", "", "more than %lld requests a second",
+    call_refuse(c, REASON_RATE_LIMITED, "", "more than %lld requests a second",
                 (long long)c->api->options.rate);
     return false;
 }
@@ -311,12 +313,11 @@ static bool find_route(struct call *c) {
     if (c->route) return true;
     if (methods.len > 0) {
         call_header(c, "Allow", methods);
-        call_refuse(c, ST_INVALID, "METHOD_NOT_ALLOWED", "", "this path takes %.*s",
-                    STR_ARG(methods));
+        call_refuse(c, REASON_METHOD_NOT_ALLOWED, "", "this path takes %.*s", STR_ARG(methods));
         return false;
     }
     str path = c->request->path;
-    call_refuse(c, ST_NOT_FOUND, "ROUTE_NOT_FOUND", "", "there is nothing at \"%.*s\"",
+    call_refuse(c, REASON_ROUTE_NOT_FOUND, "", "there is nothing at \"%.*s\"",
                 (int)(path.len > 200 ? 200 : path.len), path.ptr);
     return false;
 }

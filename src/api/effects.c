@@ -70,7 +70,7 @@ static struct effect_call *effect_new(struct call *c) {
 
 static status check_step(str step_id, struct error *err) {
     if (!str_has(step_id, '|')) return ST_OK;
-    return error_at(err, ST_INVALID, "DELIMITER_IN_FIELD", "/stepId", "must not contain '|'");
+    return error_at(err, REASON_DELIMITER_IN_FIELD, "/stepId", "must not contain '|'");
 }
 
 /* ---- one ---- */
@@ -95,14 +95,14 @@ static status find_effect(struct call *c, struct ledger *reader, uuid id, struct
                           struct error *err) {
     status st = outbox_find(reader, STR_NONE, id, &c->arena, out, err);
     if (st == ST_OK && !principal_sees(c->who, out->tenant_id))
-        st = error_at(err, ST_NOT_FOUND, "EFFECT_NOT_FOUND", "", "there is no such effect");
+        st = error_at(err, REASON_EFFECT_NOT_FOUND, "", "there is no such effect");
     if (st == ST_OK) about(c, out);
     return st;
 }
 
 static bool read_id(struct call *c, struct effect_call *e) {
     if (uuid_parse(c->args[0], &e->id)) return true;
-    call_refuse(c, ST_NOT_FOUND, "EFFECT_NOT_FOUND", "", "there is no such effect");
+    call_refuse(c, REASON_EFFECT_NOT_FOUND, "", "there is no such effect");
     return false;
 }
 
@@ -137,7 +137,7 @@ static status read_statuses(str text, unsigned *out, struct error *err) {
         if (!str_split(text, ',', &one, &text)) text = STR_NONE;
         enum outbox_status found = outbox_status_named(one);
         if (found == OUTBOX_NONE)
-            return error_at(err, ST_INVALID, "PARAMETER_INVALID", "?status",
+            return error_at(err, REASON_PARAMETER_INVALID, "?status",
                             "expected PENDING, PROCESSING, COMPLETED, FAILED or DEAD_LETTER, or "
                             "several with commas");
         *out |= 1U << found;

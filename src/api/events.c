@@ -131,7 +131,7 @@ static void begin_stream(struct call *c) {
                             .ended = stream_ended};
     struct http_exchange *exchange = c->exchange;
     if (c->api->draining) {
-        call_refuse(c, ST_RETRY, "NOT_READY", "", "the server is ending");
+        call_refuse(c, REASON_NOT_READY, "", "the server is ending");
         return;
     }
     if (str_eq(c->request->method, STR("HEAD"))) { /* there is nothing to follow */
@@ -163,14 +163,14 @@ static int choose_form(struct call *c, struct read *r) {
     int form = accept_choose(c, types);
     str last = http_header(c->request, STR("Last-Event-ID"));
     if (form < 0) {
-        call_refuse(c, ST_INVALID, "NOT_ACCEPTABLE", "#Accept",
+        call_refuse(c, REASON_NOT_ACCEPTABLE, "#Accept",
                     "there is application/json, application/x-ndjson and text/event-stream");
         return -1;
     }
     r->format = form == 2 ? HUB_SSE : HUB_NDJSON;
     if (form == 0 || !last.ptr) return form;
     if (!str_to_int(last, &r->after) || r->after < 0) {
-        call_refuse(c, ST_INVALID, "HEADER_INVALID", "#Last-Event-ID",
+        call_refuse(c, REASON_HEADER_INVALID, "#Last-Event-ID",
                     "expected the id of an event of this stream");
         return -1;
     }
@@ -197,7 +197,7 @@ static void get_events(struct call *c) {
     status st = read_query(c, feed_fields, COUNT_OF(feed_fields), r, &err);
     if (st == ST_OK) st = call_tenant(c, r->tenant, &r->tenant, &err);
     if (st == ST_OK && !r->tenant.ptr)
-        st = error_at(&err, ST_INVALID, "PARAMETER_MISSING", "?tenantId",
+        st = error_at(&err, REASON_PARAMETER_MISSING, "?tenantId",
                       "say which tenant: sequence numbers are a tenant's");
     if (st != ST_OK) {
         call_fail(c, &err);
@@ -214,7 +214,7 @@ static void get_events(struct call *c) {
 /* ---- one event, its causes, a trace ---- */
 
 static status not_found(struct error *err) {
-    return error_at(err, ST_NOT_FOUND, "EVENT_NOT_FOUND", "", "there is no such event");
+    return error_at(err, REASON_EVENT_NOT_FOUND, "", "there is no such event");
 }
 
 static status load_event(struct call *c, struct ledger *reader, struct error *err) {
@@ -256,9 +256,9 @@ static status load_causes(struct call *c, struct ledger *reader, struct error *e
     return ST_OK;
 }
 
-static bool path_uuid(struct call *c, uuid *out, const char *reason) {
+static bool path_uuid(struct call *c, uuid *out, enum reason reason) {
     if (uuid_parse(c->args[0], out)) return true;
-    call_refuse(c, ST_NOT_FOUND, reason, "", "\"%.*s\" is no UUID", STR_ARG(c->args[0]));
+    call_refuse(c, reason, "", "\"%.*s\" is no UUID", STR_ARG(c->args[0]));
     return false;
 }
 
@@ -267,7 +267,7 @@ static void get_event(struct call *c) {
     struct read *r = read_new(c, 1);
     if (query_none(c, &err) != ST_OK)
         call_fail(c, &err);
-    else if (path_uuid(c, &r->id, "EVENT_NOT_FOUND"))
+    else if (path_uuid(c, &r->id, REASON_EVENT_NOT_FOUND))
         call_read(c, load_event, NULL);
 }
 
@@ -276,7 +276,7 @@ static void get_causes(struct call *c) {
     struct read *r = read_new(c, CAUSES_DEFAULT);
     if (query_read(c, causes_fields, COUNT_OF(causes_fields), r, NULL, &err) != ST_OK)
         call_fail(c, &err);
-    else if (path_uuid(c, &r->id, "EVENT_NOT_FOUND"))
+    else if (path_uuid(c, &r->id, REASON_EVENT_NOT_FOUND))
         call_read(c, load_causes, NULL);
 }
 
@@ -295,7 +295,7 @@ static status tenant_of_trace(struct call *c, struct ledger *reader, uuid trace,
     for (size_t i = 1; i < count; i++)
         several |= !str_eq(runs[i].tenant_id, runs[0].tenant_id);
     if (several)
-        return error_at(err, ST_INVALID, "PARAMETER_MISSING", "?tenantId",
+        return error_at(err, REASON_PARAMETER_MISSING, "?tenantId",
                         "the trace is in several tenants, or large: say which");
     if (count > 0) *out = runs[0].tenant_id;
     return ST_OK;
@@ -322,7 +322,7 @@ static void get_trace(struct call *c) {
     if (st == ST_OK) st = call_tenant(c, r->tenant, &r->tenant, &err);
     if (st != ST_OK)
         call_fail(c, &err);
-    else if (path_uuid(c, &r->id, "TRACE_NOT_FOUND"))
+    else if (path_uuid(c, &r->id, REASON_TRACE_NOT_FOUND))
         call_read(c, load_trace, NULL);
 }
 

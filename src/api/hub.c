@@ -154,10 +154,9 @@ static struct hub_sub *new_sub(struct hub *hub, struct http_exchange *exchange,
 status hub_stream(struct hub *hub, struct http_exchange *exchange, const struct hub_request *r,
                   struct error *err) {
     ASSERT(r->header_count <= HUB_HEADERS_MAX);
-    if (hub->draining)
-        return error_at(err, ST_RETRY, "NOT_READY", "", "the server is about to stop");
+    if (hub->draining) return error_at(err, REASON_NOT_READY, "", "the server is about to stop");
     if (hub->streams >= HUB_STREAMS_MAX) {
-        return error_at(err, ST_LIMIT, "STREAMS_TOO_MANY", "",
+        return error_at(err, REASON_STREAMS_TOO_MANY, "",
                         "%d streams are open already: try again later", HUB_STREAMS_MAX);
     }
     struct hub_sub *sub = new_sub(hub, exchange, r);

@@ -41,7 +41,7 @@ static void handle(void *context, struct http_exchange *exchange, const struct h
     b->asked++;
     b->refused = hub_stream(b->hub, exchange, &q, &err);
     if (b->refused == ST_OK) return;
-    snprintf(b->reason, sizeof(b->reason), "%s", err.reason ? err.reason : "");
+    snprintf(b->reason, sizeof(b->reason), "%s", reason_name(err.reason));
     http_respond(exchange, 503, NULL, 0, STR("no"));
 }
 

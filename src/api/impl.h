@@ -160,9 +160,9 @@ void call_answer(struct call *call, int code);
 void call_answer_as(struct call *call, int code, const char *content_type);
 /* Answers with a problem. */
 void call_fail(struct call *call, const struct error *err);
-/* The same from parts; `reason` has static storage. */
-void call_refuse(struct call *call, status code, const char *reason, const char *where,
-                 const char *fmt, ...) PRINTF_LIKE(5, 6);
+/* The same from parts. */
+void call_refuse(struct call *call, enum reason reason, const char *where, const char *fmt, ...)
+    PRINTF_LIKE(4, 5);
 void call_refuse_closing(struct call *call); /* CLOSING */
 /* `value` must live until the answer: in the arena. */
 void call_header(struct call *call, const char *name, str value);
@@ -289,8 +289,8 @@ void put_error(struct buf *out, const struct error *err);
 /* ---- problem.c ---- */
 
 int problem_status(const struct error *err); /* the HTTP status */
+/* Whether the same request may be answered otherwise later. */
 bool problem_retryable(const struct error *err, int http_status);
-const char *problem_code(const struct error *err); /* its reason, or a general one */
 void problem_write(struct buf *out, const struct error *err, int http_status, str request_id,
                    const uuid *trace, const struct problem_item *items, size_t count);
 

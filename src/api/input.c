@@ -9,24 +9,25 @@
 
 /* ---- one value ---- */
 
-static status wrong(struct error *err, const char *reason, const char *where, const char *fmt, ...)
+static status wrong(struct error *err, enum reason reason, const char *where, const char *fmt, ...)
     PRINTF_LIKE(4, 5);
-static status wrong(struct error *err, const char *reason, const char *where, const char *fmt,
+static status wrong(struct error *err, enum reason reason, const char *where, const char *fmt,
                     ...) {
     char text[200];
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
-    return error_at(err, ST_INVALID, reason, where, "%s", text);
+    return error_at(err, reason, where, "%s", text);
 }
 
 static status take_text(const struct field *f, str text, void *to, const char *where,
                         struct error *err) {
     int64_t max = f->max > 0 ? f->max : ID_BYTES_MAX;
-    if (text.len == 0 && f->min > 0) return wrong(err, "FIELD_EMPTY", where, "must not be empty");
+    if (text.len == 0 && f->min > 0)
+        return wrong(err, REASON_FIELD_EMPTY, where, "must not be empty");
     if ((int64_t)text.len > max)
-        return wrong(err, "FIELD_TOO_LONG", where, "at most %lld bytes", (long long)max);
+        return wrong(err, REASON_FIELD_TOO_LONG, where, "at most %lld bytes", (long long)max);
     *(str *)to = text;
     return ST_OK;
 }
@@ -34,7 +35,7 @@ static status take_text(const struct field *f, str text, void *to, const char *w
 static status take_int(const struct field *f, int64_t n, void *to, const char *where,
                        struct error *err) {
     if (n < f->min || n > f->max)
-        return wrong(err, "NUMBER_OUT_OF_RANGE", where, "expected a number from %lld to %lld",
+        return wrong(err, REASON_NUMBER_OUT_OF_RANGE, where, "expected a number from %lld to %lld",
                      (long long)f->min, (long long)f->max);
     *(int64_t *)to = n;
     return ST_OK;
@@ -44,7 +45,7 @@ static status take_time(str text, void *to, const char *where, struct error *err
     int64_t ns = 0;
     int digits = 0;
     if (!time_parse_utc(text, &ns, &digits))
-        return wrong(err, "TIME_NOT_RFC3339_UTC", where,
+        return wrong(err, REASON_TIME_NOT_RFC3339_UTC, where,
                      "expected a time such as 2026-02-16T08:00:00Z");
     *(int64_t *)to = ns / 1000 + (ns % 1000 > 0); /* up: the store has microseconds */
     return ST_OK;
@@ -52,7 +53,7 @@ static status take_time(str text, void *to, const char *where, struct error *err
 
 static status take_uuid(str text, void *to, const char *where, struct error *err) {
     uuid id;
-    if (!uuid_parse(text, &id)) return wrong(err, "FIELD_NOT_UUID", where, "expected a UUID");
+    if (!uuid_parse(text, &id)) return wrong(err, REASON_FIELD_NOT_UUID, where, "expected a UUID");
     *(uuid *)to = id;
     return ST_OK;
 }
@@ -67,7 +68,7 @@ static status take_value(const struct field *f, yyjson_val *v, struct arena *are
     case FIELD_TEXT:
     case FIELD_TIME:
     case FIELD_UUID:
-        if (!json_str(v, &text)) return wrong(err, "FIELD_TYPE", where, "expected a text");
+        if (!json_str(v, &text)) return wrong(err, REASON_FIELD_TYPE, where, "expected a text");
         if (f->kind == FIELD_TIME) return take_time(text, to, where, err);
         if (f->kind == FIELD_UUID) return take_uuid(text, to, where, err);
         return take_text(f, text, to, where, err);
@@ -76,13 +77,16 @@ static status take_value(const struct field *f, yyjson_val *v, struct arena *are
             *(int64_t *)to = 0;
             return ST_OK;
         }
-        if (!json_str(v, &text)) return wrong(err, "FIELD_TYPE", where, "expected a time or null");
+        if (!json_str(v, &text))
+            return wrong(err, REASON_FIELD_TYPE, where, "expected a time or null");
         return take_time(text, to, where, err);
     case FIELD_INT:
-        if (!json_int(v, &n)) return wrong(err, "FIELD_TYPE", where, "expected a whole number");
+        if (!json_int(v, &n))
+            return wrong(err, REASON_FIELD_TYPE, where, "expected a whole number");
         return take_int(f, n, to, where, err);
     case FIELD_BOOL:
-        if (!yyjson_is_bool(v)) return wrong(err, "FIELD_TYPE", where, "expected true or false");
+        if (!yyjson_is_bool(v))
+            return wrong(err, REASON_FIELD_TYPE, where, "expected true or false");
         *(bool *)to = yyjson_get_bool(v);
         return ST_OK;
     case FIELD_JSON:
@@ -112,14 +116,15 @@ status object_read(yyjson_val *object, const char *at, const struct field *field
     yyjson_val *key;
     yyjson_val *val;
     ASSERT(count <= 64);
-    if (!yyjson_is_obj(object)) return wrong(err, "FIELD_TYPE", at, "expected an object");
+    if (!yyjson_is_obj(object)) return wrong(err, REASON_FIELD_TYPE, at, "expected an object");
     yyjson_obj_foreach(object, i, max, key, val) {
         size_t k = 0;
         while (k < count && !yyjson_equals_str(key, fields[k].name))
             k++;
         const char *name = yyjson_get_str(key);
         pointer(where, at, name ? name : "");
-        if (k == count) return wrong(err, "FIELD_UNKNOWN", where, "there is no such member here");
+        if (k == count)
+            return wrong(err, REASON_FIELD_UNKNOWN, where, "there is no such member here");
         seen |= (uint64_t)1 << k;
         status st = take_value(&fields[k], val, arena, (char *)out + fields[k].offset, where, err);
         if (st != ST_OK) return st;
@@ -127,7 +132,7 @@ status object_read(yyjson_val *object, const char *at, const struct field *field
     for (size_t k = 0; k < count; k++) {
         if (!fields[k].required || (seen & ((uint64_t)1 << k))) continue;
         pointer(where, at, fields[k].name);
-        return wrong(err, "FIELD_MISSING", where, "is missing");
+        return wrong(err, REASON_FIELD_MISSING, where, "is missing");
     }
     if (given) *given = seen;
     return ST_OK;
@@ -145,17 +150,17 @@ bool body_is(const struct call *c, const char *type) {
 status body_object(struct call *c, size_t bytes_max, yyjson_val **out, struct error *err) {
     struct json_limits limits = {bytes_max ? bytes_max : BODY_OBJECT_MAX, JSON_DEPTH_MAX};
     if (c->request->body.len == 0)
-        return wrong(err, "BODY_MISSING", "", "a JSON object is expected as the body");
+        return wrong(err, REASON_BODY_MISSING, "", "a JSON object is expected as the body");
     if (!body_is(c, "application/json"))
-        return wrong(err, "UNSUPPORTED_MEDIA_TYPE", "#Content-Type",
+        return wrong(err, REASON_UNSUPPORTED_MEDIA_TYPE, "#Content-Type",
                      "expected \"Content-Type: application/json\"");
     if (c->request->body.len > limits.bytes_max)
-        return error_at(err, ST_LIMIT, "BODY_TOO_LARGE", "", "at most %zu bytes are taken here",
+        return error_at(err, REASON_BODY_TOO_LARGE, "", "at most %zu bytes are taken here",
                         limits.bytes_max);
     status st = json_parse(c->request->body, limits, &c->arena, out, err);
     if (st != ST_OK) return st;
     if (!yyjson_is_obj(*out))
-        return wrong(err, "BODY_NOT_OBJECT", "", "the body must be a JSON object");
+        return wrong(err, REASON_BODY_NOT_OBJECT, "", "the body must be a JSON object");
     return ST_OK;
 }
 
@@ -180,11 +185,11 @@ static status take_param(struct call *c, const struct field *f, str text, void *
         return take_text(f, text, to, where, err);
     case FIELD_INT:
         if (!str_to_int(text, &n))
-            return wrong(err, "PARAMETER_INVALID", where, "expected a whole number");
+            return wrong(err, REASON_PARAMETER_INVALID, where, "expected a whole number");
         return take_int(f, n, to, where, err);
     case FIELD_BOOL:
         if (!str_eq(text, STR("true")) && !str_eq(text, STR("false")))
-            return wrong(err, "PARAMETER_INVALID", where, "expected true or false");
+            return wrong(err, REASON_PARAMETER_INVALID, where, "expected true or false");
         *(bool *)to = text.len == 4;
         return ST_OK;
     case FIELD_TIME:
@@ -209,7 +214,8 @@ static status decode(struct call *c, str text, bool form, str *out, struct error
     *out = plain.len > 0 ? arena_str(&c->arena, buf_str(&plain)) : STR("");
     buf_release(&plain);
     return good ? ST_OK
-                : wrong(err, "PARAMETER_INVALID", "?", "the query is not percent-encoded UTF-8");
+                : wrong(err, REASON_PARAMETER_INVALID, "?",
+                        "the query is not percent-encoded UTF-8");
 }
 
 status query_read(struct call *c, const struct field *fields, size_t count, void *out,
@@ -229,9 +235,9 @@ status query_read(struct call *c, const struct field *fields, size_t count, void
             k++;
         snprintf(where, sizeof(where), "?%.80s", arena_str(&c->arena, name).ptr);
         if (k == count)
-            return wrong(err, "PARAMETER_UNKNOWN", where, "there is no such parameter here");
+            return wrong(err, REASON_PARAMETER_UNKNOWN, where, "there is no such parameter here");
         if ((seen & ((uint64_t)1 << k)) && fields[k].kind != FIELD_LIST)
-            return wrong(err, "PARAMETER_REPEATED", where, "may be given once");
+            return wrong(err, REASON_PARAMETER_REPEATED, where, "may be given once");
         seen |= (uint64_t)1 << k;
         st = take_param(c, &fields[k], value, (char *)out + fields[k].offset, where, err);
         if (st != ST_OK) return st;
@@ -239,7 +245,7 @@ status query_read(struct call *c, const struct field *fields, size_t count, void
     for (size_t k = 0; k < count; k++) {
         if (!fields[k].required || (seen & ((uint64_t)1 << k))) continue;
         snprintf(where, sizeof(where), "?%.80s", fields[k].name);
-        return wrong(err, "PARAMETER_MISSING", where, "is missing");
+        return wrong(err, REASON_PARAMETER_MISSING, where, "is missing");
     }
     if (given) *given = seen;
     return ST_OK;

@@ -23,7 +23,7 @@ void page_end(struct buf *out, bool more, char kind, int64_t a, int64_t b) {
 
 void put_error(struct buf *out, const struct error *err) {
     json_object_begin(out);
-    json_put_text(out, "code", str_c(problem_code(err)));
+    json_put_text(out, "code", str_c(error_name(err)));
     json_put_text(out, "where", str_c(err->where));
     json_put_text(out, "message", str_c(err->msg));
     json_object_end(out);

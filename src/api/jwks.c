@@ -75,7 +75,7 @@ struct reading { /* where we are in the document */
 static status refuse(const struct reading *r, const char *member, const char *why) {
     char where[ERROR_WHERE_MAX];
     snprintf(where, sizeof(where), "/keys/%zu%s%s", r->index, member[0] ? "/" : "", member);
-    return error_at(r->err, ST_INVALID, "JWKS_INVALID", where, "key set: \"%s\": %s", where, why);
+    return error_at(r->err, REASON_JWKS_INVALID, where, "key set: \"%s\": %s", where, why);
 }
 
 static status no_memory(struct error *err) {
@@ -365,7 +365,7 @@ static status read_key(const struct reading *r, struct jwks *set) {
 /* ---- the set ---- */
 
 static status refuse_set(struct error *err, const char *where, const char *why) {
-    return error_at(err, ST_INVALID, "JWKS_INVALID", where, "key set: %s", why);
+    return error_at(err, REASON_JWKS_INVALID, where, "key set: %s", why);
 }
 
 /* Tokens of a set with several keys are told apart by kid alone. */
@@ -396,7 +396,7 @@ static status read_set(yyjson_val *root, struct jwks *set, struct error *err) {
 static status not_json(struct error *err) {
     struct error bad = *err;
     if (bad.code == ST_RETRY) return bad.code;
-    return error_at(err, ST_INVALID, "JWKS_INVALID", bad.where, "key set: %.300s", bad.msg);
+    return error_at(err, REASON_JWKS_INVALID, bad.where, "key set: %.300s", bad.msg);
 }
 
 status jwks_parse(str json, struct jwks **out, struct error *err) {

@@ -112,7 +112,7 @@ TEST(jwks_bad_sets_are_refused_with_a_pointer) {
             CHECK(st == ST_OK, "case %zu: %s", i, err.msg);
             continue;
         }
-        CHECK(st == ST_INVALID && strcmp(err.reason, "JWKS_INVALID") == 0, "case %zu", i);
+        CHECK(st == ST_INVALID && err.reason == REASON_JWKS_INVALID, "case %zu", i);
         CHECK(strcmp(err.where, cases[i].where) == 0, "case %zu: %s: %s", i, err.where, err.msg);
     }
     arena_release(&arena);
@@ -163,7 +163,7 @@ TEST(jwks_other_documents_are_refused) {
         struct jwks *set = NULL;
         struct error err = {0};
         CHECK(jwks_parse(str_c(documents[i]), &set, &err) == ST_INVALID, "case %zu", i);
-        CHECK(strcmp(err.reason, "JWKS_INVALID") == 0 && set == NULL, "case %zu", i);
+        CHECK(err.reason == REASON_JWKS_INVALID && set == NULL, "case %zu", i);
     }
     jwks_close(NULL);
 }

@@ -34,13 +34,13 @@ struct token {
     struct error *err;
 };
 
-static status refuse(const struct token *t, const char *reason, const char *why) {
-    return error_at(t->err, ST_INVALID, reason, "", "the token %s", why);
+static status refuse(const struct token *t, enum reason reason, const char *why) {
+    return error_at(t->err, reason, "", "the token %s", why);
 }
 
 static status refuse_claim(const struct token *t, str name, const char *why) {
-    return error_at(t->err, ST_INVALID, "JWT_CLAIMS", "", "the token's claim \"%.*s\" %s",
-                    STR_ARG(name), why);
+    return error_at(t->err, REASON_JWT_CLAIMS, "", "the token's claim \"%.*s\" %s", STR_ARG(name),
+                    why);
 }
 
 static status no_memory(const struct token *t) {
@@ -54,7 +54,7 @@ static status decode(const struct token *t, str text, str *out) {
     uint8_t *bytes = arena_try_raw(t->arena, text.len * 3 / 4 + 1);
     if (bytes == NULL) return no_memory(t);
     if (!base64url_decode(text, bytes, &len))
-        return refuse(t, "JWT_MALFORMED", "is not base64url without padding");
+        return refuse(t, REASON_JWT_MALFORMED, "is not base64url without padding");
     *out = str_n(bytes, len);
     return ST_OK;
 }
@@ -63,11 +63,12 @@ static status split(struct token *t, str text) {
     str header;
     str payload;
     str signature;
-    if (text.len > JWT_BYTES_MAX) return refuse(t, "JWT_MALFORMED", "is longer than 16 KiB");
+    if (text.len > JWT_BYTES_MAX) return refuse(t, REASON_JWT_MALFORMED, "is longer than 16 KiB");
     if (!str_split(text, '.', &header, &payload) ||
         !str_split(payload, '.', &payload, &signature) || str_has(signature, '.'))
-        return refuse(t, "JWT_MALFORMED", "must have three parts");
-    if (header.len == 0 || payload.len == 0) return refuse(t, "JWT_MALFORMED", "has an empty part");
+        return refuse(t, REASON_JWT_MALFORMED, "must have three parts");
+    if (header.len == 0 || payload.len == 0)
+        return refuse(t, REASON_JWT_MALFORMED, "has an empty part");
     t->signed_text = str_n(text.ptr, header.len + 1 + payload.len);
     status st = decode(t, header, &t->header);
     if (st == ST_OK) st = decode(t, payload, &t->payload);
@@ -80,11 +81,10 @@ static status parse_object(const struct token *t, str json, const char *part, yy
     status st = json_parse(json, limits, t->arena, out, &bad);
     if (st == ST_RETRY) return no_memory(t);
     if (st != ST_OK)
-        return error_at(t->err, ST_INVALID, "JWT_MALFORMED", "",
-                        "the token's %s is refused: %.200s", part, bad.msg);
+        return error_at(t->err, REASON_JWT_MALFORMED, "", "the token's %s is refused: %.200s", part,
+                        bad.msg);
     if (yyjson_is_obj(*out)) return ST_OK;
-    return error_at(t->err, ST_INVALID, "JWT_MALFORMED", "", "the token's %s must be an object",
-                    part);
+    return error_at(t->err, REASON_JWT_MALFORMED, "", "the token's %s must be an object", part);
 }
 
 /* ---- the header ---- */
@@ -103,13 +103,13 @@ static status check_header(const struct token *t, yyjson_val *header) {
                                           "b64",  "zip", "enc", "cty"};
     for (size_t i = 0; i < COUNT_OF(refused); i++) {
         if (json_member(header, refused[i]) != NULL)
-            return error_at(t->err, ST_INVALID, "JWT_MALFORMED", "",
+            return error_at(t->err, REASON_JWT_MALFORMED, "",
                             "the token's header must not have \"%s\"", refused[i]);
     }
     yyjson_val *type = json_member(header, "typ");
     str text;
     if (type != NULL && (!json_str(type, &text) || !type_is_known(text)))
-        return refuse(t, "JWT_MALFORMED", "is of another type (typ) than JWT or at+jwt");
+        return refuse(t, REASON_JWT_MALFORMED, "is of another type (typ) than JWT or at+jwt");
     return ST_OK;
 }
 
@@ -118,19 +118,19 @@ static status find_key(const struct token *t, const struct jwks *set, yyjson_val
     yyjson_val *member = json_member(header, "kid");
     str kid = STR_NONE;
     if (member != NULL && (!json_str(member, &kid) || kid.len > ID_BYTES_MAX))
-        return refuse(t, "JWT_MALFORMED", "has a kid that is no string of at most 255 bytes");
+        return refuse(t, REASON_JWT_MALFORMED, "has a kid that is no string of at most 255 bytes");
     if (member == NULL && set->count == 1) {
         *out = &set->keys[0];
         return ST_OK;
     }
     if (member == NULL)
-        return refuse(t, "JWT_KEY_UNKNOWN", "has no kid, and there are several keys");
+        return refuse(t, REASON_JWT_KEY_UNKNOWN, "has no kid, and there are several keys");
     for (size_t i = 0; i < set->count; i++) {
         if (set->keys[i].kid.ptr == NULL || !str_eq(set->keys[i].kid, kid)) continue;
         *out = &set->keys[i];
         return ST_OK;
     }
-    return refuse(t, "JWT_KEY_UNKNOWN", "was made with a key that is not known here");
+    return refuse(t, REASON_JWT_KEY_UNKNOWN, "was made with a key that is not known here");
 }
 
 static status read_header(const struct token *t, const struct jwks *set, const struct jwk **key) {
@@ -141,14 +141,14 @@ static status read_header(const struct token *t, const struct jwks *set, const s
     if (st == ST_OK) st = check_header(t, header);
     if (st != ST_OK) return st;
     if (!json_str(json_member(header, "alg"), &name))
-        return refuse(t, "JWT_MALFORMED", "has no algorithm (alg)");
+        return refuse(t, REASON_JWT_MALFORMED, "has no algorithm (alg)");
     if (!jwt_algorithm_of(name, &algorithm))
-        return refuse(t, "JWT_ALGORITHM", "must use HS256, RS256, ES256 or EdDSA");
+        return refuse(t, REASON_JWT_ALGORITHM, "must use HS256, RS256, ES256 or EdDSA");
     st = find_key(t, set, header, key);
     if (st != ST_OK) return st;
     ASSERT(*key != NULL);
     if ((*key)->algorithm != algorithm)
-        return refuse(t, "JWT_ALGORITHM", "uses another algorithm than its key is for");
+        return refuse(t, REASON_JWT_ALGORITHM, "uses another algorithm than its key is for");
     return ST_OK;
 }
 
@@ -226,7 +226,7 @@ static status check_signature(const struct token *t, const struct jwk *key) {
     ASSERT(key != NULL);
     bool good = signature_matches(key, t->signed_text, t->signature);
     ERR_clear_error(); /* the queue is the thread's: TLS on the same loop looks at it */
-    return good ? ST_OK : refuse(t, "JWT_SIGNATURE", "has a signature that is not its key's");
+    return good ? ST_OK : refuse(t, REASON_JWT_SIGNATURE, "has a signature that is not its key's");
 }
 
 /* ---- the claims ---- */
@@ -264,11 +264,11 @@ static status check_times(const struct token *t, yyjson_val *claims, int64_t now
     if (st == ST_OK) st = time_claim(t, claims, "iat", &issued);
     if (st != ST_OK) return st;
     if (expires < 0) return refuse_claim(t, STR("exp"), "is missing");
-    if (now_us - leeway >= expires) return refuse(t, "JWT_EXPIRED", "has expired");
+    if (now_us - leeway >= expires) return refuse(t, REASON_JWT_EXPIRED, "has expired");
     if (now_us + leeway < not_before)
-        return refuse(t, "JWT_NOT_YET_VALID", "is not valid yet (nbf)");
+        return refuse(t, REASON_JWT_NOT_YET_VALID, "is not valid yet (nbf)");
     if (now_us + leeway < issued)
-        return refuse(t, "JWT_NOT_YET_VALID", "was issued in the future (iat)");
+        return refuse(t, REASON_JWT_NOT_YET_VALID, "was issued in the future (iat)");
     *expires_us = expires;
     return ST_OK;
 }
@@ -277,7 +277,7 @@ static status check_issuer(const struct token *t, yyjson_val *claims, str issuer
     str text;
     if (issuer.ptr == NULL) return ST_OK;
     if (json_str(json_member(claims, "iss"), &text) && str_eq(text, issuer)) return ST_OK;
-    return refuse(t, "JWT_ISSUER", "is of another issuer (iss)");
+    return refuse(t, REASON_JWT_ISSUER, "is of another issuer (iss)");
 }
 
 static status check_audience(const struct token *t, yyjson_val *claims, str audience) {
@@ -295,7 +295,8 @@ static status check_audience(const struct token *t, yyjson_val *claims, str audi
             found = found || (texts_only && str_eq(text, audience));
         }
     }
-    return found && texts_only ? ST_OK : refuse(t, "JWT_AUDIENCE", "is for another audience (aud)");
+    return found && texts_only ? ST_OK
+                               : refuse(t, REASON_JWT_AUDIENCE, "is for another audience (aud)");
 }
 
 /* An id: what it says ends in names, logs and the audit trail. */

@@ -40,12 +40,12 @@ static status read_roles(yyjson_val *val, unsigned *out, struct error *err) {
     yyjson_val *item;
     *out = 0;
     if (!yyjson_is_arr(val) || yyjson_arr_size(val) == 0)
-        return error_at(err, ST_INVALID, "FIELD_TYPE", "/roles", "expected a list of roles");
+        return error_at(err, REASON_FIELD_TYPE, "/roles", "expected a list of roles");
     yyjson_arr_foreach(val, i, max, item) {
         str name = STR_NONE;
         unsigned role = json_str(item, &name) ? role_of(name) : 0;
         if (!role)
-            return error_at(err, ST_INVALID, "ROLE_UNKNOWN", "/roles",
+            return error_at(err, REASON_ROLE_UNKNOWN, "/roles",
                             "expected viewer, operator, producer, worker or admin");
         *out |= role;
     }
@@ -54,7 +54,7 @@ static status read_roles(yyjson_val *val, unsigned *out, struct error *err) {
 
 static status check_expiry(int64_t us, struct error *err) {
     if (us == 0 || us > clock_wall_us()) return ST_OK;
-    return error_at(err, ST_INVALID, "TIME_IN_THE_PAST", "/expiresAt", "is not in the future");
+    return error_at(err, REASON_TIME_IN_THE_PAST, "/expiresAt", "is not in the future");
 }
 
 static str key_tag(struct call *c, int64_t version) {
@@ -98,7 +98,7 @@ static void created(struct call *c) {
 static status key_tenant(struct call *c, str asked, str *out, struct error *err) {
     str own = str_c(c->who->tenant);
     if (str_eq(asked, STR("*")) && !str_eq(own, STR("*")))
-        return error_at(err, ST_INVALID, "FORBIDDEN", "/tenantId",
+        return error_at(err, REASON_FORBIDDEN, "/tenantId",
                         "only an admin of every tenant makes such a key");
     if (str_eq(asked, STR("*"))) {
         *out = asked;
@@ -106,7 +106,7 @@ static status key_tenant(struct call *c, str asked, str *out, struct error *err)
     }
     status st = call_tenant(c, asked, out, err);
     if (st == ST_OK && !out->ptr)
-        st = error_at(err, ST_INVALID, "FIELD_MISSING", "/tenantId",
+        st = error_at(err, REASON_FIELD_MISSING, "/tenantId",
                       "say for which tenant, or \"*\" for all");
     return st;
 }
@@ -144,7 +144,7 @@ static status find_key(struct call *c, struct ledger *reader, struct api_key *ou
     bool seen = st == ST_OK &&
                 (principal_sees(c->who, out->tenant_id) || str_eq(str_c(c->who->tenant), STR("*")));
     if (st == ST_NOT_FOUND || (st == ST_OK && !seen))
-        return error_at(err, ST_NOT_FOUND, "KEY_NOT_FOUND", "", "there is no key \"%.*s\"",
+        return error_at(err, REASON_KEY_NOT_FOUND, "", "there is no key \"%.*s\"",
                         STR_ARG(c->args[0]));
     if (st == ST_OK) c->tenant_id = out->tenant_id;
     return st;
@@ -174,7 +174,7 @@ static status list_keys(struct call *c, struct ledger *reader, struct error *err
     size_t count = 0;
     str after = STR_NONE;
     if (k->cursor.ptr && (!base64url_read(k->cursor, &c->arena, &after) || after.len != KEY_ID_LEN))
-        return error_at(err, ST_INVALID, "CURSOR_INVALID", "?cursor",
+        return error_at(err, REASON_CURSOR_INVALID, "?cursor",
                         "a cursor is the \"next\" of a page of this list, as it came");
     status st =
         api_key_list(reader, k->tenant, after, (size_t)k->limit, &c->arena, &keys, &count, err);
@@ -211,7 +211,7 @@ static status change(struct call *c, struct ledger *ledger, struct error *err) {
     struct key_call *k = c->own;
     status st = find_key(c, ledger, &k->key, err);
     if (st == ST_OK && k->version > 0 && k->version != k->key.version)
-        st = error_at(err, ST_CONFLICT, "PRECONDITION_FAILED", "#If-Match",
+        st = error_at(err, REASON_PRECONDITION_FAILED, "#If-Match",
                       "the key was changed since: it is at version %lld now",
                       (long long)k->key.version);
     if (st != ST_OK) return st;
@@ -239,11 +239,11 @@ static void changed(struct call *c) {
 static status read_if_match(struct call *c, int64_t *version, struct error *err) {
     str tag = http_header(c->request, STR("If-Match"));
     if (!tag.ptr)
-        return error_at(err, ST_INVALID, "PRECONDITION_REQUIRED", "#If-Match",
+        return error_at(err, REASON_PRECONDITION_REQUIRED, "#If-Match",
                         "send If-Match with the ETag that you have seen");
     if (tag.len < 3 || tag.ptr[0] != '"' || tag.ptr[tag.len - 1] != '"' ||
         !str_to_int(str_n(tag.ptr + 1, tag.len - 2), version) || *version < 1)
-        return error_at(err, ST_CONFLICT, "PRECONDITION_FAILED", "#If-Match",
+        return error_at(err, REASON_PRECONDITION_FAILED, "#If-Match",
                         "that is no ETag of this key");
     return ST_OK;
 }

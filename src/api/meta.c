@@ -25,7 +25,7 @@ static status try_reader(struct call *c, struct ledger *reader, struct error *er
     status st = api_key_list(reader, STR_NONE, STR_NONE, 1, &c->arena, &keys, &count, err);
     if (st != ST_OK) {
         err->code = ST_RETRY;
-        err->reason = "NOT_READY";
+        err->reason = REASON_NOT_READY;
         return ST_RETRY;
     }
     buf_put_c(&c->out, "{\"status\":\"ready\"}");
@@ -40,7 +40,7 @@ static void found_ready(struct call *c) {
 static void get_readyz(struct call *c) {
     if (!is_plain(c)) return;
     if (c->api->draining) {
-        call_refuse(c, ST_RETRY, "NOT_READY", "", "the server is ending");
+        call_refuse(c, REASON_NOT_READY, "", "the server is ending");
         return;
     }
     if (c->begun_ns < c->api->ready_until_ns) { /* anybody may ask, as often as they like */
@@ -83,7 +83,7 @@ static void get_metrics(struct call *c) {
     struct engine_stats stats;
     if (!is_plain(c)) return;
     if (!m) {
-        call_refuse(c, ST_NOT_FOUND, "ROUTE_NOT_FOUND", "", "this server keeps no metrics");
+        call_refuse(c, REASON_ROUTE_NOT_FOUND, "", "this server keeps no metrics");
         return;
     }
     put_http(m, c->api->server);

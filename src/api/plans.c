@@ -33,12 +33,12 @@ static status read_request(struct call *c, struct plan_call *p, struct error *er
 static status read_body(struct call *c, struct plan_call *p, struct error *err) {
     p->text = c->request->body;
     if (p->text.len == 0)
-        return error_at(err, ST_INVALID, "BODY_MISSING", "", "a plan is expected as the body");
+        return error_at(err, REASON_BODY_MISSING, "", "a plan is expected as the body");
     if (!body_is(c, "application/json") && !body_is(c, "application/jsonc"))
-        return error_at(err, ST_INVALID, "UNSUPPORTED_MEDIA_TYPE", "#Content-Type",
+        return error_at(err, REASON_UNSUPPORTED_MEDIA_TYPE, "#Content-Type",
                         "expected \"Content-Type: application/json\", or application/jsonc");
     if (p->text.len > PLAN_BYTES_MAX)
-        return error_at(err, ST_LIMIT, "PLAN_TOO_LARGE", "", "a plan has at most %zu bytes",
+        return error_at(err, REASON_PLAN_TOO_LARGE, "", "a plan has at most %zu bytes",
                         (size_t)PLAN_BYTES_MAX);
     return ST_OK;
 }
@@ -66,7 +66,7 @@ static status validate(struct call *c, struct ledger *unused, struct error *err)
     for (size_t i = 0; i < p->problems.count; i++) {
         const struct plan_problem *problem = &p->problems.items[i];
         json_object_begin(out);
-        json_put_text(out, "code", str_c(problem->code));
+        json_put_text(out, "code", str_c(reason_name(problem->code)));
         json_put_text(out, "pointer", problem->pointer);
         json_put_int(out, "line", problem->line);
         json_put_int(out, "column", problem->column);
@@ -146,14 +146,15 @@ static status tell_problems(struct call *c, const struct plan_problems *problems
     for (size_t i = 0; items && i < problems->count; i++) {
         const struct plan_problem *problem = &problems->items[i];
         str where = call_text(c, "%s%.*s", at, STR_ARG(problem->pointer));
-        items[i] = (struct problem_item){where, str_c(problem->code), problem->message};
+        items[i] =
+            (struct problem_item){where, str_c(reason_name(problem->code)), problem->message};
     }
     c->problems = items;
     c->problem_count = items ? problems->count : 0;
     struct error first = *err;
     char where[ERROR_WHERE_MAX];
     snprintf(where, sizeof(where), "%s%.80s", at, first.where);
-    return error_at(err, ST_INVALID, "PLAN_INVALID", where, "the plan is not valid: %s", first.msg);
+    return error_at(err, REASON_PLAN_INVALID, where, "the plan is not valid: %s", first.msg);
 }
 
 static status check(struct call *c, struct ledger *unused, struct error *err) {
@@ -232,7 +233,7 @@ static void get_plan(struct call *c) {
     if (query_none(c, &err) != ST_OK)
         call_fail(c, &err);
     else if (!hex_decode(c->args[0], p->sha256, SHA256_LEN))
-        call_refuse(c, ST_NOT_FOUND, "PLAN_NOT_FOUND", "",
+        call_refuse(c, REASON_PLAN_NOT_FOUND, "",
                     "a plan is named by its SHA-256, 64 lower-case hexadecimal digits");
     else
         call_read(c, load, answer_plan);

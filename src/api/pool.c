@@ -143,7 +143,7 @@ status pool_submit(struct pool *p, struct pool_job *job, struct error *err) {
     }
     pthread_mutex_unlock(&p->lock);
     if (full) {
-        return error_at(err, ST_LIMIT, "QUEUE_FULL", "",
+        return error_at(err, REASON_QUEUE_FULL, "",
                         "%zu queries are waiting already: try again later", p->queue_max);
     }
     if (p->waiting++ == 0) uv_ref((uv_handle_t *)&p->wake);

@@ -139,7 +139,7 @@ TEST(pool_refuses_what_its_queue_cannot_hold_and_takes_it_later) {
     while (pool_submit(b.pool, &jobs[2].job, &err) == ST_LIMIT)
         usleep(100);
     CHECK(pool_submit(b.pool, &jobs[3].job, &err) == ST_LIMIT);
-    CHECK(strcmp(err.reason, "QUEUE_FULL") == 0);
+    CHECK(err.reason == REASON_QUEUE_FULL);
     pthread_mutex_unlock(&gate);
     CHECK(uv_run(&b.loop, UV_RUN_DEFAULT) == 0 && b.done == 3);
     submit(&b, &jobs[3]);

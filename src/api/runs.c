@@ -297,8 +297,8 @@ static status read_wait(struct call *c, int64_t *out, struct error *err) {
         one = str_trim(one);
         if (!str_starts(one, STR("wait="))) continue;
         if (!str_to_int(str_from(one, 5), out) || *out < 0 || *out > WAIT_MAX_S)
-            return error_at(err, ST_INVALID, "HEADER_INVALID", "#Prefer",
-                            "wait takes 0 to %d seconds", WAIT_MAX_S);
+            return error_at(err, REASON_HEADER_INVALID, "#Prefer", "wait takes 0 to %d seconds",
+                            WAIT_MAX_S);
     }
     return ST_OK;
 }
@@ -307,13 +307,12 @@ static status read_wait(struct call *c, int64_t *out, struct error *err) {
  * plan itself. */
 static status one_plan(const struct call *c, const struct start *s, struct error *err) {
     if (!s->plan.ptr && s->ref) return ST_OK;
-    if (!s->plan.ptr)
-        return error_at(err, ST_INVALID, "FIELD_MISSING", "/planRef", "planRef is missing");
+    if (!s->plan.ptr) return error_at(err, REASON_FIELD_MISSING, "/planRef", "planRef is missing");
     if (s->ref)
-        return error_at(err, ST_INVALID, "FIELD_UNKNOWN", "/plan",
+        return error_at(err, REASON_FIELD_UNKNOWN, "/plan",
                         "a run has a planRef or a plan, not both");
     if (!c->api->options.open)
-        return error_at(err, ST_INVALID, "PLAN_INLINE_REFUSED", "/plan",
+        return error_at(err, REASON_PLAN_INLINE_REFUSED, "/plan",
                         "only a server for development takes a plan with the start: put it first, "
                         "and refer to it");
     return ST_OK;
@@ -433,7 +432,7 @@ static status read_statuses(str text, unsigned *out, struct error *err) {
             if (str_eq(one, str_c(run_status_name((enum run_status)s)))) found |= 1U << s;
         }
         if (!found)
-            return error_at(err, ST_INVALID, "PARAMETER_INVALID", "?status",
+            return error_at(err, REASON_PARAMETER_INVALID, "?status",
                             "expected PENDING, APPROVED, RUNNING, PAUSED, COMPLETED, FAILED or "
                             "CANCELLED, or several with commas");
         if (str_eq(one, STR("PENDING"))) found |= 1U << RUN_NEW; /* which it is shown as */
@@ -564,7 +563,7 @@ static status load_state(struct call *c, struct ledger *reader, struct error *er
     struct run run = {0};
     status st = call_find_run(c, reader, c->args[0], &info, err);
     if (st == ST_OK && q->at > info.head.run_seq)
-        st = error_at(err, ST_NOT_FOUND, "POSITION_NOT_FOUND", "?at",
+        st = error_at(err, REASON_POSITION_NOT_FOUND, "?at",
                       "the run has %lld events, there is no runSeq %lld",
                       (long long)info.head.run_seq, (long long)q->at);
     if (st == ST_OK)
@@ -618,7 +617,7 @@ static status load_resolved(struct call *c, struct ledger *reader, struct error 
     status st = ledger_find_provider(reader, q->tenant, q->provider, q->workflow, q->run, &c->arena,
                                      &info, err);
     if (st == ST_NOT_FOUND)
-        return error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "", "no run is known by these ids");
+        return error_at(err, REASON_RUN_NOT_FOUND, "", "no run is known by these ids");
     if (st != ST_OK) return st;
     view_write(&view_run, &info, &c->out);
     return ST_OK;

@@ -7,13 +7,14 @@
 enum { WAITERS_MAX = 10000 }; /* long polls of each kind, of all tenants */
 
 static const struct {
-    const char *reason, *what;
+    enum reason reason;
+    const char *what;
     size_t max;
 } kinds[SHARE_KINDS] = {
-    [SHARE_QUERIES] = {"TENANT_QUERIES_TOO_MANY", "queries under way", API_QUEUE_MAX / 2},
-    [SHARE_STREAMS] = {"TENANT_STREAMS_TOO_MANY", "open streams", HUB_STREAMS_MAX / 2},
-    [SHARE_WAITS] = {"TENANT_WAITS_TOO_MANY", "waiting starts", WAITERS_MAX / 2},
-    [SHARE_POLLS] = {"TENANT_POLLS_TOO_MANY", "waiting polls", WAITERS_MAX / 2},
+    [SHARE_QUERIES] = {REASON_TENANT_QUERIES_TOO_MANY, "queries under way", API_QUEUE_MAX / 2},
+    [SHARE_STREAMS] = {REASON_TENANT_STREAMS_TOO_MANY, "open streams", HUB_STREAMS_MAX / 2},
+    [SHARE_WAITS] = {REASON_TENANT_WAITS_TOO_MANY, "waiting starts", WAITERS_MAX / 2},
+    [SHARE_POLLS] = {REASON_TENANT_POLLS_TOO_MANY, "waiting polls", WAITERS_MAX / 2},
 };
 
 struct share {
@@ -44,7 +45,7 @@ status share_take(struct shares *s, str tenant, enum share_kind kind, struct sha
     if (str_eq(tenant, STR("*"))) return ST_OK;
     struct share *one = map_get(&s->tenants, tenant);
     if (one && one->taken[kind] >= kinds[kind].max)
-        return error_at(err, ST_LIMIT, kinds[kind].reason, "",
+        return error_at(err, kinds[kind].reason, "",
                         "the tenant has %zu %s, which is its share: try again later",
                         kinds[kind].max, kinds[kind].what);
     if (!one) one = share_new(s, tenant);

@@ -12,7 +12,8 @@ static size_t take_all(struct shares *s, str tenant, enum share_kind kind, struc
     size_t n = 0;
     for (; n < 100000 && share_take(s, tenant, kind, &one, &err) == ST_OK; n++)
         *last = one;
-    CHECK(n == 100000 || (err.code == ST_LIMIT && strcmp(err.reason, reason) == 0 && !one));
+    CHECK(n == 100000 ||
+          (err.code == ST_LIMIT && strcmp(reason_name(err.reason), reason) == 0 && !one));
     return n;
 }
 

@@ -38,8 +38,8 @@ static status post_elsewhere(struct call *c, struct ledger *ledger, struct error
 static void on_signalled(void *context, status code, const struct error *err) {
     struct call *c = context;
     struct signal_call *s = c->own;
-    bool elsewhere = code == ST_CONFLICT && err->reason &&
-                     strcmp(err->reason, "RUN_ELSEWHERE") == 0 && c->api->options.other_writers;
+    bool elsewhere =
+        code == ST_CONFLICT && err->reason == REASON_RUN_ELSEWHERE && c->api->options.other_writers;
     if (elsewhere) {
         call_alone(c, post_elsewhere, answer_signal);
         return;
@@ -86,7 +86,7 @@ static void signal_with(struct call *c, const char *name, const struct field *fi
     if (st == ST_OK && !empty) st = body_read(c, fields, count, s, NULL, &err);
     if (st == ST_OK) st = signal_validate(&s->signal, &err);
     if (st == ST_OK && s->signal.kind == SIGNAL_LAUNCH)
-        st = error_at(&err, ST_INVALID, "SIGNAL_INVALID", "/signal", "only the engine launches");
+        st = error_at(&err, REASON_SIGNAL_INVALID, "/signal", "only the engine launches");
     if (st != ST_OK)
         call_fail(c, &err);
     else
@@ -131,7 +131,7 @@ static void post_wake(struct call *c) {
     if (query_none(c, &err) != ST_OK)
         call_fail(c, &err);
     else if (c->request->body.len > 0)
-        call_refuse(c, ST_INVALID, "BODY_UNEXPECTED", "", "this request has no body");
+        call_refuse(c, REASON_BODY_UNEXPECTED, "", "this request has no body");
     else
         call_read(c, find_run, wake);
 }
@@ -164,7 +164,7 @@ static status find_checkpoint(struct call *c, struct ledger *reader, struct erro
     uuid id;
     status st = find_run(c, reader, err);
     if (st == ST_OK && !uuid_parse(c->before->body, &id))
-        st = error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "", "a receipt names no checkpoint");
+        st = error_at(err, REASON_LEDGER_DAMAGED, "", "a receipt names no checkpoint");
     if (st == ST_OK) st = ledger_find_event(reader, id, &c->arena, &rec, err);
     if (st == ST_OK) {
         struct append_result r = {
@@ -198,7 +198,7 @@ static void post_checkpoint(struct call *c) {
     if (query_none(c, &err) != ST_OK) {
         call_fail(c, &err);
     } else if (c->request->body.len > 0) {
-        call_refuse(c, ST_INVALID, "BODY_UNEXPECTED", "", "this request has no body");
+        call_refuse(c, REASON_BODY_UNEXPECTED, "", "this request has no body");
     } else if (c->before) {
         call_read(c, find_checkpoint, checkpoint_found);
     } else {

@@ -17,7 +17,7 @@ struct gathering {
 };
 
 static status too_large(struct error *err) {
-    return error_at(err, ST_LIMIT, "ANSWER_TOO_LARGE", "", "the outputs of the run are too large");
+    return error_at(err, REASON_ANSWER_TOO_LARGE, "", "the outputs of the run are too large");
 }
 
 static status keep_payload(void *context, const struct event_record *rec, bool *stop,
@@ -62,7 +62,7 @@ static status load_steps(struct call *c, struct ledger *reader, struct error *er
     uint32_t count = q->view.run.step_count;
     q->payloads = arena_try(&c->arena, ((size_t)count + 1) * sizeof(*q->payloads));
     if (!q->payloads)
-        return error_at(err, ST_LIMIT, "ANSWER_TOO_LARGE", "", "the run has too many steps");
+        return error_at(err, REASON_ANSWER_TOO_LARGE, "", "the run has too many steps");
     if (q->outputs) st = ledger_walk_run(reader, &info, 0, keep_payload, &g, err);
     if (st != ST_OK) return st;
     page_begin(&c->out);

@@ -29,7 +29,7 @@ static str own_tenant(const struct call *c) {
 static status read_token(struct call *c, str token, struct task_ref *out, struct error *err) {
     str plain = STR_NONE;
     if (!base64url_read(token, &c->arena, &plain) || !task_ref_read(plain, out))
-        return error_at(err, ST_INVALID, "TASK_TOKEN_INVALID", "/task",
+        return error_at(err, REASON_TASK_TOKEN_INVALID, "/task",
                         "expected the \"task\" of a poll, as it came");
     out->tenant_id = own_tenant(c);
     return ST_OK;
@@ -400,7 +400,7 @@ static status read_result(struct call *c, struct result *item, str line, struct 
         st = object_read(a->error, "/error", error_fields, COUNT_OF(error_fields), &c->arena, a,
                          NULL, err);
     if (st == ST_OK && a->error && a->output.ptr)
-        st = error_at(err, ST_INVALID, "FIELD_UNKNOWN", "/output", "a failure has no output");
+        st = error_at(err, REASON_FIELD_UNKNOWN, "/output", "a failure has no output");
     return st == ST_OK ? read_token(c, a->token, &a->ref, err) : st;
 }
 
@@ -449,7 +449,7 @@ static status count_lines(struct call *c, struct results *r, struct error *err) 
         lines += str_trim(line).len > 0;
     }
     if (lines > RESULTS_MAX)
-        return error_at(err, ST_LIMIT, "BATCH_TOO_LARGE", "", "at most %d results in one request",
+        return error_at(err, REASON_BATCH_TOO_LARGE, "", "at most %d results in one request",
                         RESULTS_MAX);
     r->items = arena_try(&c->arena, (lines + 1) * sizeof(*r->items));
     return r->items ? ST_OK : error_set(err, ST_RETRY, "out of memory");
@@ -458,12 +458,12 @@ static status count_lines(struct call *c, struct results *r, struct error *err) 
 static status read_results(struct call *c, struct results *r, struct error *err) {
     status st = query_read(c, results_query, COUNT_OF(results_query), r, NULL, err);
     if (st == ST_OK && r->poll_queue.ptr && !r->poll.worker.ptr)
-        st = error_at(err, ST_INVALID, "PARAMETER_MISSING", "?worker", "is missing");
+        st = error_at(err, REASON_PARAMETER_MISSING, "?worker", "is missing");
     if (st == ST_OK && c->request->body.len > 0 && !body_is(c, "application/x-ndjson"))
-        st = error_at(err, ST_INVALID, "UNSUPPORTED_MEDIA_TYPE", "#Content-Type",
+        st = error_at(err, REASON_UNSUPPORTED_MEDIA_TYPE, "#Content-Type",
                       "expected \"Content-Type: application/x-ndjson\"");
     if (st == ST_OK && c->request->body.len == 0 && !r->poll_queue.ptr)
-        st = error_at(err, ST_INVALID, "BODY_MISSING", "", "results are expected, one a line");
+        st = error_at(err, REASON_BODY_MISSING, "", "results are expected, one a line");
     if (st == ST_OK) st = poll_tenant(c, &r->poll.tenant, err);
     r->poll.queue = r->poll_queue;
     return st == ST_OK ? count_lines(c, r, err) : st;

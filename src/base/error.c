@@ -4,8 +4,6 @@
 
 #include <stdarg.h>
 
-const char USAGE_ERROR[] = "USAGE";
-
 /* `size` is the room for a text that needed `wanted` bytes; trims a sequence that was cut. */
 static void cut_cleanly(char *text, size_t size, int wanted) {
     if (wanted < 0) {
@@ -22,7 +20,7 @@ static void cut_cleanly(char *text, size_t size, int wanted) {
     if (!str_utf8(str_n(text + start, len - start), &bad)) text[start] = '\0';
 }
 
-static void PRINTF_LIKE(5, 0) fill(struct error *err, status code, const char *reason,
+static void PRINTF_LIKE(5, 0) fill(struct error *err, status code, enum reason reason,
                                    const char *where, const char *fmt, va_list args) {
     ASSERT(err != NULL);
     ASSERT(code != ST_OK);
@@ -36,12 +34,21 @@ static void PRINTF_LIKE(5, 0) fill(struct error *err, status code, const char *r
 status error_set(struct error *err, status code, const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
-    fill(err, code, NULL, NULL, fmt, args);
+    fill(err, code, REASON_NONE, NULL, fmt, args);
     va_end(args);
     return code;
 }
 
-status error_at(struct error *err, status code, const char *reason, const char *where,
+status error_at(struct error *err, enum reason reason, const char *where, const char *fmt, ...) {
+    status code = reason_row(reason)->st;
+    va_list args;
+    va_start(args, fmt);
+    fill(err, code, reason, where, fmt, args);
+    va_end(args);
+    return code;
+}
+
+status error_as(struct error *err, status code, enum reason reason, const char *where,
                 const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
@@ -62,6 +69,10 @@ status error_wrap(struct error *err, const char *fmt, ...) {
     cut_cleanly(msg, sizeof msg, snprintf(msg, sizeof msg, "%s: %s", context, err->msg));
     memcpy(err->msg, msg, sizeof msg);
     return err->code;
+}
+
+const char *error_name(const struct error *err) {
+    return reason_name(err->reason != REASON_NONE ? err->reason : reason_general(err->code));
 }
 
 const char *status_name(status st) {

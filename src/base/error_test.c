@@ -7,24 +7,24 @@ TEST(error_set_fills_and_returns) {
     memset(&err, 'x', sizeof err);
     CHECK(error_set(&err, ST_NOT_FOUND, "no run \"%s\"", "r1") == ST_NOT_FOUND);
     CHECK(err.code == ST_NOT_FOUND && strcmp(err.msg, "no run \"r1\"") == 0, "%s", err.msg);
-    CHECK(err.reason == NULL && err.where[0] == '\0');
-    CHECK(error_at(&err, ST_INVALID, "FIELD_MISSING", "/runId", "runId is missing") == ST_INVALID);
-    CHECK(strcmp(err.reason, "FIELD_MISSING") == 0 && strcmp(err.where, "/runId") == 0);
-    CHECK(error_at(&err, ST_INVALID, "X", NULL, "y") == ST_INVALID && err.where[0] == '\0');
+    CHECK(err.reason == REASON_NONE && err.where[0] == '\0');
+    CHECK(error_at(&err, REASON_FIELD_MISSING, "/runId", "runId is missing") == ST_INVALID);
+    CHECK(err.reason == REASON_FIELD_MISSING && strcmp(err.where, "/runId") == 0);
+    CHECK(error_at(&err, REASON_USAGE, NULL, "y") == ST_INVALID && err.where[0] == '\0');
 }
 
 TEST(error_wrap_keeps_code_reason_and_where) {
     struct error err;
-    (void)error_at(&err, ST_CONFLICT, "STALE", "/version", "version is 4");
+    (void)error_at(&err, REASON_RUN_MOVED, "/version", "version is 4");
     CHECK(error_wrap(&err, "load run \"%s\"", "r1") == ST_CONFLICT);
     CHECK(strcmp(err.msg, "load run \"r1\": version is 4") == 0, "%s", err.msg);
-    CHECK(strcmp(err.reason, "STALE") == 0 && strcmp(err.where, "/version") == 0);
+    CHECK(err.reason == REASON_RUN_MOVED && strcmp(err.where, "/version") == 0);
 }
 
 TEST(error_arguments_may_point_into_the_error) {
     struct error err;
-    (void)error_at(&err, ST_RETRY, "BUSY", "db", "database is locked");
-    (void)error_at(&err, ST_RETRY, err.reason, err.where, "again: %s", err.msg);
+    (void)error_at(&err, REASON_NOT_READY, "db", "database is locked");
+    (void)error_as(&err, ST_LIMIT, REASON_NOT_READY, err.where, "again: %s", err.msg);
     CHECK(strcmp(err.msg, "again: database is locked") == 0 && strcmp(err.where, "db") == 0);
 }
 
@@ -46,7 +46,7 @@ TEST(error_cuts_between_characters) {
         (void)error_wrap(&err, "%s", text);
         CHECK(str_utf8(str_c(err.msg), &bad));
     }
-    (void)error_at(&err, ST_LIMIT, "R", text, "msg");
+    (void)error_at(&err, REASON_LIMIT, text, "msg");
     CHECK(strlen(err.where) == ERROR_WHERE_MAX - 1);
 }
 

@@ -57,12 +57,12 @@ struct source { /* what is parsed, and how */
     size_t bad_at; /* where the mistake is, once there is one */
 };
 
-static status refuse_at_offset(struct source *src, struct error *err, status code,
-                               const char *reason, size_t offset, const char *msg) {
+static status refuse_at_offset(struct source *src, struct error *err, enum reason reason,
+                               size_t offset, const char *msg) {
     char where[32];
     src->bad_at = offset;
     (void)snprintf(where, sizeof where, "offset %zu", offset);
-    return error_at(err, code, reason, where, "%s at offset %zu", msg, offset);
+    return error_at(err, reason, where, "%s at offset %zu", msg, offset);
 }
 
 static void put_token(struct buf *out, str key) {
@@ -217,13 +217,13 @@ static status refuse_syntax(struct source *src, const yyjson_read_err *bad, stru
         size_t at = bad->pos;
         if (at >= 6 && is_surrogate(text, at - 6, true)) at -= 6;
         if (at != bad->pos || is_surrogate(text, at, false)) {
-            return refuse_at_offset(src, err, ST_INVALID, "JSON_SURROGATE", at,
+            return refuse_at_offset(src, err, REASON_JSON_SURROGATE, at,
                                     "not JSON: half a surrogate pair");
         }
     }
     char msg[160];
     (void)snprintf(msg, sizeof msg, "not JSON: %s", bad->msg);
-    return refuse_at_offset(src, err, ST_INVALID, "JSON_SYNTAX", bad->pos, msg);
+    return refuse_at_offset(src, err, REASON_JSON_SYNTAX, bad->pos, msg);
 }
 
 static yyjson_val *parse(str text, bool comments, struct arena *arena, yyjson_read_err *bad) {
@@ -266,7 +266,7 @@ static status refuse_depth(struct source *src, size_t at, int depth_max, struct 
     char where[ERROR_WHERE_MAX];
     pointer_to(root, unsafe_yyjson_get_next(root) - 1,
                where); /* the innermost one is the last value */
-    return error_at(err, ST_LIMIT, "JSON_DEPTH", where,
+    return error_at(err, REASON_JSON_DEPTH, where,
                     "JSON is nested deeper than %d levels at offset %zu", depth_max, at);
 }
 
@@ -277,18 +277,18 @@ static status check_text(struct source *src, struct json_limits limits, struct a
         char where[32];
         src->bad_at = limits.bytes_max;
         (void)snprintf(where, sizeof where, "offset %zu", limits.bytes_max);
-        return error_at(err, ST_LIMIT, "JSON_TOO_LARGE", where,
+        return error_at(err, REASON_JSON_TOO_LARGE, where,
                         "JSON has %zu bytes, more than the %zu allowed", text.len,
                         limits.bytes_max);
     }
     const char *nul = text.len == 0 ? NULL : memchr(text.ptr, '\0', text.len);
     if (nul != NULL) {
-        return refuse_at_offset(src, err, ST_INVALID, "JSON_NUL", (size_t)(nul - text.ptr),
+        return refuse_at_offset(src, err, REASON_JSON_NUL, (size_t)(nul - text.ptr),
                                 "not JSON: a NUL byte");
     }
     size_t at;
     if (!str_utf8(text, &at)) {
-        return refuse_at_offset(src, err, ST_INVALID, "JSON_UTF8", at, "not JSON: invalid UTF-8");
+        return refuse_at_offset(src, err, REASON_JSON_UTF8, at, "not JSON: invalid UTF-8");
     }
     if (find_too_deep(src, limits.depth_max, &at)) {
         return refuse_depth(src, at, limits.depth_max, arena, err);
@@ -348,7 +348,7 @@ static status check_keys(struct source *src, yyjson_val *obj, yyjson_val *root, 
     char where[ERROR_WHERE_MAX];
     pointer_to(root, again, where);
     src->bad_at = json_offset(src->text, 0, (size_t)(again + 1 - root));
-    return error_at(err, ST_INVALID, "JSON_DUPLICATE_KEY", where,
+    return error_at(err, REASON_JSON_DUPLICATE_KEY, where,
                     "an object has the same member twice: \"%s\"", where);
 }
 
@@ -363,8 +363,7 @@ static status check_values(struct source *src, yyjson_val *root, bool may_hold_n
             char where[ERROR_WHERE_MAX];
             pointer_to(root, val, where);
             src->bad_at = json_offset(src->text, 0, (size_t)(val - root));
-            return error_at(err, ST_INVALID, "JSON_NUL", where, "a string holds U+0000: \"%s\"",
-                            where);
+            return error_at(err, REASON_JSON_NUL, where, "a string holds U+0000: \"%s\"", where);
         }
     }
     return ST_OK;

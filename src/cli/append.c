@@ -115,7 +115,7 @@ static void put_refusal(struct buf *out, int64_t line, const struct error *why) 
 static void put_unanswered(struct import *im, struct buf *out, int64_t line,
                            const struct error *why) {
     struct error e;
-    error_at(&e, why->code, "NOT_ACKNOWLEDGED", "",
+    error_as(&e, why->code, REASON_NOT_ACKNOWLEDGED, "",
              "the commit failed, append the event again: %.300s", why->msg);
     put_refusal(out, line, &e);
     if (im->unanswered++ == 0) im->first_unanswered = line;
@@ -193,8 +193,7 @@ static bool read_refusal(yyjson_val *e, struct arena *arena, struct append_resul
     r->err = arena_try(arena, sizeof(*r->err));
     if (!r->err) return false;
     snprintf(place, sizeof(place), "%.*s", STR_ARG(where));
-    r->code =
-        error_at(r->err, ST_INVALID, arena_str(arena, code).ptr, place, "%.*s", STR_ARG(message));
+    r->code = remote_failure(r->err, ST_INVALID, code, place, message);
     return true;
 }
 
@@ -231,12 +230,11 @@ static status append_remote(struct import *im, const struct append_request *q, s
         buf_put_char(&body, '\n');
     }
     struct remote_body lines = {"application/x-ndjson", buf_str(&body)};
-    status st = body.full
-                    ? error_at(err, ST_LIMIT, "BODY_TOO_LARGE", "", "a batch is too large to send")
-                    : remote_fetch(im->remote, "POST", &target, &lines, REMOTE_CALL_MS, &arena,
-                                   &answer, err);
+    status st = body.full ? error_at(err, REASON_BODY_TOO_LARGE, "", "a batch is too large to send")
+                          : remote_fetch(im->remote, "POST", &target, &lines, REMOTE_CALL_MS,
+                                         &arena, &answer, err);
     if (st == ST_OK && !read_results(im, q, answer))
-        st = error_at(err, ST_RETRY, "SERVER_ANSWER_INVALID", "",
+        st = error_at(err, REASON_SERVER_ANSWER_INVALID, "",
                       "the answer has not one result for each event");
     arena_release(&arena);
     buf_release(&body);
@@ -309,7 +307,7 @@ static status add_line(struct import *im, struct lot *lot, str text, status read
     *line = (struct line){.number = line_reader_number(im->reader)};
     struct error bad;
     if (read == ST_LIMIT) {
-        error_at(&bad, ST_LIMIT, "LINE_TOO_LONG", "", "%s", why->msg);
+        error_at(&bad, REASON_LINE_TOO_LONG, "", "%s", why->msg);
     } else {
         if (str_trim(text).len == 0) return ST_OK;
         struct append_item *item = &lot->call.request.items[lot->call.request.count];
@@ -371,7 +369,7 @@ static void read_all(struct import *im) {
 
 static status unreadable(str path, int code, struct error *err) {
     char text[128];
-    return error_at(err, code == ENOENT ? ST_NOT_FOUND : ST_INVALID, "INPUT_UNREADABLE", "",
+    return error_as(err, code == ENOENT ? ST_NOT_FOUND : ST_INVALID, REASON_INPUT_UNREADABLE, "",
                     "could not read \"%.*s\": %s", STR_ARG(path),
                     strerror_r(code, text, sizeof(text)));
 }
@@ -455,7 +453,7 @@ static status conclude(const struct import *im, struct error *err) {
     }
     if (im->failure.code != ST_OK) return stopped(im, err);
     if (im->refused == 0) return ST_OK;
-    return error_at(err, ST_INVALID, "LINES_REFUSED", "", "%lld of %lld events were refused",
+    return error_at(err, REASON_LINES_REFUSED, "", "%lld of %lld events were refused",
                     (long long)im->refused, (long long)answered);
 }
 

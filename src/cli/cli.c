@@ -12,42 +12,11 @@ enum { SAY_BYTES_MAX = 4096 };
 
 /* ---- errors ---- */
 
-/* The one table from status to exit code. 2 (usage), 7 (not allowed) and 70 (a bug) have no status
- * of their own. */
-static const struct {
-    int exit_code;
-    const char *code;
-} outcomes[] = {
-    [ST_OK] = {0, "OK"},
-    [ST_INVALID] = {1, "INVALID"},
-    [ST_NOT_FOUND] = {3, "NOT_FOUND"},
-    [ST_CONFLICT] = {4, "CONFLICT"},
-    [ST_LIMIT] = {5, "LIMIT"},
-    [ST_RETRY] = {6, "TRY_AGAIN"},
-    [ST_CORRUPT] = {8, "DAMAGED"},
-};
-enum { EXIT_USAGE = 2, EXIT_NOT_ALLOWED = 7, EXIT_INTERNAL = 70 };
-
-/* A server does not know the caller, or does not let it do this. */
-static bool is_denied(const char *reason) {
-    return reason && (strcmp(reason, "UNAUTHENTICATED") == 0 || strcmp(reason, "FORBIDDEN") == 0 ||
-                      strncmp(reason, "JWT_", 4) == 0);
-}
-
-int cli_exit_code(const struct error *err) {
-    if (err->reason == USAGE_ERROR) return EXIT_USAGE;
-    if (is_denied(err->reason)) return EXIT_NOT_ALLOWED;
-    return (size_t)err->code < COUNT_OF(outcomes) ? outcomes[err->code].exit_code : EXIT_INTERNAL;
-}
-
-const char *cli_error_code(const struct error *err) {
-    if (err->reason) return err->reason;
-    return (size_t)err->code < COUNT_OF(outcomes) ? outcomes[err->code].code : "INTERNAL";
-}
+int cli_exit_code(const struct error *err) { return reason_exit_code(err->reason, err->code); }
 
 void cli_error_json(const struct error *err, struct buf *out) {
     json_object_begin(out);
-    json_put_text(out, "code", str_c(cli_error_code(err)));
+    json_put_text(out, "code", str_c(error_name(err)));
     put_shown(out, "where", str_c(err->where));
     put_shown(out, "message", str_c(err->msg));
     json_object_end(out);
@@ -60,7 +29,7 @@ status cli_usage(struct error *err, const char *fmt, ...) {
     int n = vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
     UNUSED(n);
-    return error_at(err, ST_INVALID, USAGE_ERROR, "", "%s", text);
+    return error_at(err, REASON_USAGE, "", "%s", text);
 }
 
 static void write_error(str text) {
@@ -101,12 +70,12 @@ static void tell(const struct cli *cli, const struct error *err) {
         tell_json(err);
         return;
     }
-    const char *code = cli_error_code(err);
+    const char *code = error_name(err);
     if (err->where[0])
         cli_say("cairn: %s (%s at %s)", err->msg, code, err->where);
     else
         cli_say("cairn: %s (%s)", err->msg, code);
-    if (err->reason != USAGE_ERROR) return;
+    if (err->reason != REASON_USAGE) return;
     const struct command *c = cli->command;
     if (c)
         cli_say("try: cairn help %s%s%s", c->noun, c->verb[0] ? " " : "", c->verb);

@@ -63,8 +63,7 @@ uint64_t command_options(const struct command *c); /* all of them, the common on
 
 /* Runs argv as one command and returns the exit code. */
 int cli_main(int argc, const char *const *argv);
-int cli_exit_code(const struct error *err);          /* one table for every status */
-const char *cli_error_code(const struct error *err); /* its reason, or a general one: never NULL */
+int cli_exit_code(const struct error *err);
 /* {"code":...,"where":...,"message":...} */
 void cli_error_json(const struct error *err, struct buf *out);
 MUST_CHECK status cli_usage(struct error *err, const char *fmt, ...) PRINTF_LIKE(2, 3);

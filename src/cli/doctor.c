@@ -399,6 +399,6 @@ status cmd_doctor(struct cli *cli, struct error *err) {
         check_sqlite(&d, url);
     list_close(&d.list);
     if (d.failed == 0) return ST_OK;
-    return error_at(err, d.worst, "DOCTOR_FAILED", "", "%d %s failed", d.failed,
+    return error_as(err, d.worst, REASON_DOCTOR_FAILED, "", "%d %s failed", d.failed,
                     d.failed == 1 ? "check" : "checks");
 }

@@ -271,11 +271,11 @@ static void take_answer(void *context, status code, const struct error *err) {
 }
 
 static status interrupted(struct error *err) {
-    return error_at(err, ST_RETRY, "INTERRUPTED", "", "interrupted before the answer came");
+    return error_at(err, REASON_INTERRUPTED, "", "interrupted before the answer came");
 }
 
 static status lost(struct error *err) {
-    return error_at(err, ST_RETRY, "LEASE_LOST", "",
+    return error_as(err, ST_RETRY, REASON_LEASE_LOST, "",
                     "the lease is lost: another node has taken over the work, or may have");
 }
 
@@ -305,7 +305,7 @@ static status ask(struct drive *d, const struct target *target, struct buf *body
                   yyjson_val **answer, struct error *err) {
     struct remote_body json = {"application/json", body ? buf_str(body) : STR_NONE};
     status st = body && body->full
-                    ? error_at(err, ST_LIMIT, "BODY_TOO_LARGE", "", "the request is too long")
+                    ? error_at(err, REASON_BODY_TOO_LARGE, "", "the request is too long")
                     : remote_send(d->peer, "POST", target, &json, &d->cli->arena, answer, err);
     if (body) buf_release(body);
     return st;
@@ -336,7 +336,7 @@ static status ask_start(struct drive *d, const struct start_request *q, char *ru
     target_init(&t, "/v1/runs");
     status st = ask(d, &t, &b, &answer, err);
     if (st == ST_OK && (!json_str(json_member(answer, "runId"), &id) || id.len > ID_BYTES_MAX))
-        st = error_at(err, ST_RETRY, "SERVER_ANSWER_INVALID", "", "the answer names no run");
+        st = error_at(err, REASON_SERVER_ANSWER_INVALID, "", "the answer names no run");
     if (st == ST_OK) {
         memcpy(run_id, id.ptr, id.len);
         run_id[id.len] = 0;

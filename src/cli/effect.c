@@ -168,8 +168,7 @@ status cmd_effect_list(struct cli *cli, struct error *err) {
 
 static status read_id(str word, uuid *id, struct error *err) {
     if (uuid_parse(word, id)) return ST_OK;
-    return error_at(err, ST_NOT_FOUND, "EFFECT_NOT_FOUND", "", "there is no effect \"%.*s\"",
-                    STR_ARG(word));
+    return error_at(err, REASON_EFFECT_NOT_FOUND, "", "there is no effect \"%.*s\"", STR_ARG(word));
 }
 
 status cmd_effect_show(struct cli *cli, struct error *err) {

@@ -10,7 +10,7 @@ static status check(const struct event *e, struct error *err) {
     copy.engine_attempt = copy.logical_attempt = 1;
     copy.event_id = uuid_v4();
     status st = event_validate(&copy, err);
-    if (st == ST_INVALID && err->reason && strcmp(err->reason, "KEY_MISMATCH") == 0) return ST_OK;
+    if (st == ST_INVALID && err->reason == REASON_KEY_MISMATCH) return ST_OK;
     return st;
 }
 

@@ -380,7 +380,7 @@ static status print_all(struct feed *f, struct error *err) {
         args_has(&f->cli->args, OPT_FOLLOW))
         return st;
     str text = f->cli->args.values[OPT_CORRELATION];
-    return error_at(err, ST_NOT_FOUND, "CORRELATION_NOT_FOUND", "",
+    return error_at(err, REASON_CORRELATION_NOT_FOUND, "",
                     "there is no event with correlationId \"%.*s\"", STR_ARG(text));
 }
 

@@ -24,8 +24,9 @@ static void say_problems(const struct cli *cli, str path, const struct plan_prob
     if (cli->format_given && cli->format != OUT_TABLE) return; /* one error object, and no more */
     for (size_t i = 0; i < problems->count; i++) {
         const struct plan_problem *p = &problems->items[i];
-        cli_say("%.*s:%d:%d: %s %.*s%s%.*s", STR_ARG(path), p->line, p->column, p->code,
-                STR_ARG(p->pointer), p->pointer.len > 0 ? " " : "", STR_ARG(p->message));
+        cli_say("%.*s:%d:%d: %s %.*s%s%.*s", STR_ARG(path), p->line, p->column,
+                reason_name(p->code), STR_ARG(p->pointer), p->pointer.len > 0 ? " " : "",
+                STR_ARG(p->message));
     }
     if (problems->more) cli_say("... and more");
 }
@@ -50,7 +51,7 @@ static status keep_plan(struct cli *cli, str text, struct plan_file *out, struct
         if (problems->count == 0) return st;
         struct error first = *err;
         say_problems(cli, out->path, problems);
-        return error_at(err, first.code, first.reason, first.where,
+        return error_as(err, first.code, first.reason, first.where,
                         "\"%.*s\" is not a valid plan: line %d, column %d: %s", STR_ARG(out->path),
                         problems->items[0].line, problems->items[0].column, first.msg);
     }
@@ -62,7 +63,7 @@ static status read_plan(struct cli *cli, struct plan_file *out, struct error *er
     *out = (struct plan_file){.path = cli->args.words[0]};
     bool standard_input = str_eq(out->path, STR("-"));
     if (!standard_input && !path_exists(out->path))
-        return error_at(err, ST_NOT_FOUND, "PLAN_NOT_FOUND", "",
+        return error_at(err, REASON_PLAN_NOT_FOUND, "",
                         "there is no plan file \"%.*s\", nor a command \"cairn run %.*s\"",
                         STR_ARG(out->path), STR_ARG(out->path));
     status st = file_read(standard_input ? STR("/dev/stdin") : out->path, PLAN_BYTES_MAX,
@@ -82,7 +83,7 @@ struct inputs {
 };
 
 static status input_error(struct error *err, str given, const char *what) {
-    return error_at(err, ST_INVALID, USAGE_ERROR, "", "--input \"%.*s\": %s", STR_ARG(given), what);
+    return error_at(err, REASON_USAGE, "", "--input \"%.*s\": %s", STR_ARG(given), what);
 }
 
 static bool schema_says_string(const struct plan *plan, str name) {

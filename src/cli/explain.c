@@ -265,8 +265,8 @@ static status print_all_logs(struct logs *l, const struct run_view *view, str st
         st = print_step_logs(l, s, only, err);
     }
     if (st != ST_OK || known || !step.ptr) return st;
-    return error_at(err, ST_NOT_FOUND, "STEP_NOT_FOUND", "",
-                    "no step \"%.*s\" of the run has begun", STR_ARG(step));
+    return error_at(err, REASON_STEP_NOT_FOUND, "", "no step \"%.*s\" of the run has begun",
+                    STR_ARG(step));
 }
 
 status cmd_run_logs(struct cli *cli, struct error *err) {
@@ -275,7 +275,7 @@ status cmd_run_logs(struct cli *cli, struct error *err) {
     int64_t only = 0;
     str step = cli->args.word_count > 1 ? cli->args.words[1] : STR_NONE;
     if (remote_is_named(cli))
-        return error_at(err, ST_INVALID, "LOGS_NOT_SERVED", "",
+        return error_at(err, REASON_LOGS_NOT_SERVED, "",
                         "what programs wrote is in the data folder of the machine that ran them: "
                         "say --data DIR there");
     status st = args_int(&cli->args, OPT_ATTEMPT, 1, INT64_MAX, 0, &only, err);
@@ -340,7 +340,7 @@ static status watch_with(struct ledger *reader, struct watching *w, str run_id,
         arena_reset(&arena);
         st = ledger_find_run(reader, run_id, &arena, &info, err);
         if (st == ST_NOT_FOUND)
-            st = error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "", "there is no run \"%.*s\"",
+            st = error_at(err, REASON_RUN_NOT_FOUND, "", "there is no run \"%.*s\"",
                           STR_ARG(run_id));
         if (st == ST_OK) st = ledger_walk_run(reader, &info, w->after, watch_row, w, err);
         if (st != ST_OK) break;

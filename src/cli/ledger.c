@@ -116,7 +116,7 @@ static status damage_error(const struct verify_report *r, struct error *err) {
     if (r->seq > 0)
         buf_printf(&b, "%ssequenceNumber %lld", b.len > 0 ? " " : "", (long long)r->seq);
     where[b.len] = 0;
-    return error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", where, "the ledger is damaged: %s", r->what);
+    return error_at(err, REASON_LEDGER_DAMAGED, where, "the ledger is damaged: %s", r->what);
 }
 
 status cmd_ledger_verify(struct cli *cli, struct error *err) {

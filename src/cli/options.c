@@ -102,7 +102,6 @@ static const struct opt_info infos[OPT_COUNT] = {
     [OPT_WORKFLOW] = {"workflow", "ID", "the provider's id of the workflow", 0, 0},
 };
 
-
 const struct opt_info *opt_info(enum opt opt) {
     ASSERT(opt < OPT_COUNT);
     return &infos[opt];
@@ -140,13 +139,13 @@ static status split_option(str word, enum opt *opt, str *value, struct error *er
         if (word.len > 2) *value = str_from(word, 2);
     }
     if (*opt < OPT_COUNT) return ST_OK;
-    return error_at(err, ST_INVALID, USAGE_ERROR, "", "unknown option \"%.*s\"", STR_ARG(word));
+    return error_at(err, REASON_USAGE, "", "unknown option \"%.*s\"", STR_ARG(word));
 }
 
 static status store_repeat(struct args *args, enum opt opt, str value, struct error *err) {
     if (args->repeat_count == ARGS_REPEATS_MAX)
-        return error_at(err, ST_INVALID, USAGE_ERROR, "", "--%s is given more than %d times",
-                        infos[opt].name, ARGS_REPEATS_MAX);
+        return error_at(err, REASON_USAGE, "", "--%s is given more than %d times", infos[opt].name,
+                        ARGS_REPEATS_MAX);
     args->repeats[args->repeat_count++] = (struct args_repeat){opt, value};
     return ST_OK;
 }
@@ -155,23 +154,21 @@ static status store_option(struct args *args, enum opt opt, str value, struct cu
                            struct error *err) {
     const struct opt_info *info = &infos[opt];
     if (args->values[opt].ptr && !(info->traits & REPEATS))
-        return error_at(err, ST_INVALID, USAGE_ERROR, "", "--%s is given twice", info->name);
+        return error_at(err, REASON_USAGE, "", "--%s is given twice", info->name);
     if (!info->value) {
-        if (value.ptr)
-            return error_at(err, ST_INVALID, USAGE_ERROR, "", "--%s takes no value", info->name);
+        if (value.ptr) return error_at(err, REASON_USAGE, "", "--%s takes no value", info->name);
         args->values[opt] = STR("");
         return ST_OK;
     }
     if (!value.ptr) {
         if (++c->at >= c->argc)
-            return error_at(err, ST_INVALID, USAGE_ERROR, "", "--%s needs a value, %s", info->name,
+            return error_at(err, REASON_USAGE, "", "--%s needs a value, %s", info->name,
                             info->value);
         value = str_c(c->argv[c->at]);
     }
     size_t bad = 0;
     if (!(info->traits & IS_PATH) && !str_utf8(value, &bad)) {
-        return error_at(err, ST_INVALID, USAGE_ERROR, "", "the value of --%s is not valid UTF-8",
-                        info->name);
+        return error_at(err, REASON_USAGE, "", "the value of --%s is not valid UTF-8", info->name);
     }
     if (!args->values[opt].ptr) args->values[opt] = value;
     return info->traits & REPEATS ? store_repeat(args, opt, value, err) : ST_OK;
@@ -179,7 +176,7 @@ static status store_option(struct args *args, enum opt opt, str value, struct cu
 
 static status store_word(struct args *args, str word, struct error *err) {
     if (args->word_count == ARGS_WORDS_MAX)
-        return error_at(err, ST_INVALID, USAGE_ERROR, "", "too many words");
+        return error_at(err, REASON_USAGE, "", "too many words");
     args->words[args->word_count++] = word;
     return ST_OK;
 }
@@ -224,11 +221,11 @@ status args_int(const struct args *args, enum opt opt, int64_t min, int64_t max,
     str text = args->values[opt];
     if (text.ptr && (!str_to_int(text, &n) || n < min || n > max)) {
         if (max == INT64_MAX) {
-            return error_at(err, ST_INVALID, USAGE_ERROR, "",
+            return error_at(err, REASON_USAGE, "",
                             "--%s must be a whole number from %lld, found \"%.*s\"",
                             infos[opt].name, (long long)min, STR_ARG(text));
         }
-        return error_at(err, ST_INVALID, USAGE_ERROR, "",
+        return error_at(err, REASON_USAGE, "",
                         "--%s must be a whole number from %lld to %lld, found \"%.*s\"",
                         infos[opt].name, (long long)min, (long long)max, STR_ARG(text));
     }
@@ -247,7 +244,7 @@ status args_time(const struct args *args, enum opt opt, int64_t otherwise, int64
     }
     if (!time_parse_utc(text, &ns, &digits)) {
         return error_at(
-            err, ST_INVALID, USAGE_ERROR, "",
+            err, REASON_USAGE, "",
             "--%s must be RFC 3339 in UTC, such as 2026-02-16T08:00:00Z, found \"%.*s\"",
             infos[opt].name, STR_ARG(text));
     }
@@ -273,6 +270,6 @@ status args_choice(const struct args *args, enum opt opt, const char *const *nam
         if (i > 0) buf_put_c(&all, names[i + 1] ? ", " : " or ");
         buf_put_c(&all, names[i]);
     }
-    return error_at(err, ST_INVALID, USAGE_ERROR, "", "--%s must be %.*s, found \"%.*s\"",
-                    infos[opt].name, STR_ARG(buf_str(&all)), STR_ARG(text));
+    return error_at(err, REASON_USAGE, "", "--%s must be %.*s, found \"%.*s\"", infos[opt].name,
+                    STR_ARG(buf_str(&all)), STR_ARG(text));
 }

@@ -102,7 +102,6 @@ struct args {
     size_t word_count;
 };
 
-
 /* Sorts argv[1..] into words and options. The words found so far are there on failure, too. */
 MUST_CHECK status args_parse(int argc, const char *const *argv, struct args *out,
                              struct error *err);

@@ -41,7 +41,7 @@ TEST(options_that_are_wrong_are_named) {
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct args args;
         struct error err = {0};
-        CHECK(parse(cases[i].line, &args, &err) == ST_INVALID && err.reason == USAGE_ERROR,
+        CHECK(parse(cases[i].line, &args, &err) == ST_INVALID && err.reason == REASON_USAGE,
               "case %zu", i);
         CHECK(strcmp(err.msg, cases[i].msg) == 0, "case %zu: %s", i, err.msg);
         CHECK(cli_exit_code(&err) == 2);
@@ -166,7 +166,7 @@ TEST(cli_exit_codes) {
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct error err = {.code = cases[i].code};
         CHECK(cli_exit_code(&err) == cases[i].want, "case %zu", i);
-        CHECK(strcmp(cli_error_code(&err), cases[i].name) == 0, "case %zu", i);
+        CHECK(strcmp(error_name(&err), cases[i].name) == 0, "case %zu", i);
     }
 }
 

@@ -34,7 +34,7 @@ void out_more(struct out *out) {
 status out_check(const struct out *out, struct error *err) {
     if (out->failed == 0) return ST_OK;
     char text[128];
-    return error_at(err, ST_RETRY, "OUTPUT_FAILED", "", "could not write standard output: %s",
+    return error_at(err, REASON_OUTPUT_FAILED, "", "could not write standard output: %s",
                     strerror_r(out->failed, text, sizeof(text)));
 }
 

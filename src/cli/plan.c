@@ -41,7 +41,7 @@ static void show_problem(struct cli *cli, const struct plan_file *file,
                          const struct plan_problem *problem) {
     struct buf *out = &cli->out.buf;
     text_show(file->path, 0, out);
-    buf_printf(out, ":%d:%d: %s ", problem->line, problem->column, problem->code);
+    buf_printf(out, ":%d:%d: %s ", problem->line, problem->column, reason_name(problem->code));
     if (problem->pointer.len > 0) {
         text_show(problem->pointer, 0, out);
         buf_put_char(out, ' ');
@@ -54,7 +54,7 @@ static void show_items(struct cli *cli, const char *kind, const struct report_it
                        size_t count) {
     struct buf *out = &cli->out.buf;
     for (size_t i = 0; i < count; i++) {
-        buf_printf(out, "%s: %s ", kind, items[i].code);
+        buf_printf(out, "%s: %s ", kind, reason_name(items[i].code));
         text_show(items[i].message, 0, out);
         buf_put_char(out, '\n');
     }
@@ -87,7 +87,7 @@ static void put_report(struct cli *cli, const struct plan_file *file,
     for (size_t i = 0; i < file->problems->count; i++) {
         const struct plan_problem *problem = &file->problems->items[i];
         json_object_begin(out);
-        json_put_text(out, "code", str_c(problem->code));
+        json_put_text(out, "code", str_c(reason_name(problem->code)));
         json_put_text(out, "pointer", problem->pointer);
         json_put_int(out, "line", problem->line);
         json_put_int(out, "column", problem->column);
@@ -124,11 +124,11 @@ status cmd_plan_validate(struct cli *cli, struct error *err) {
         put_report(cli, &file, &report, adapter);
     if (st != ST_OK) {
         struct error first = *err;
-        return error_at(err, first.code, first.reason, first.where, "\"%.*s\" is not a valid plan",
+        return error_as(err, first.code, first.reason, first.where, "\"%.*s\" is not a valid plan",
                         STR_ARG(file.path));
     }
     if (report.status != REPORT_ERRORS) return ST_OK;
-    return error_at(err, ST_INVALID, report.errors[0].code, "/metadata",
+    return error_as(err, ST_INVALID, report.errors[0].code, "/metadata",
                     "adapter \"%s\" cannot run the plan \"%.*s\"", adapter_name(adapter),
                     STR_ARG(file.path));
 }

@@ -59,20 +59,20 @@ static status read_key(struct remote *r, str path, struct error *err) {
     int fd = open(name.ptr, O_RDONLY | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &info) != 0) {
         status st =
-            error_at(err, errno == ENOENT ? ST_NOT_FOUND : ST_INVALID, "KEY_FILE_UNREADABLE", "",
-                     "could not read key file \"%s\": %s", name.ptr, strerror(errno));
+            error_as(err, errno == ENOENT ? ST_NOT_FOUND : ST_INVALID, REASON_KEY_FILE_UNREADABLE,
+                     "", "could not read key file \"%s\": %s", name.ptr, strerror(errno));
         if (fd >= 0) close(fd);
         return st;
     }
     ssize_t n = read(fd, text, sizeof(text));
     close(fd);
     if (S_ISREG(info.st_mode) && (info.st_mode & (S_IRGRP | S_IROTH)))
-        return error_at(err, ST_INVALID, "KEY_FILE_OPEN_TO_OTHERS", "",
+        return error_at(err, REASON_KEY_FILE_OPEN_TO_OTHERS, "",
                         "others can read key file \"%s\": chmod 600 it, and think of a new key",
                         name.ptr);
     str key = str_trim(str_n(text, n > 0 ? (size_t)n : 0));
     if (n > KEY_BYTES_MAX || !is_visible(key))
-        return error_at(err, ST_INVALID, "KEY_FILE_UNREADABLE", "",
+        return error_at(err, REASON_KEY_FILE_UNREADABLE, "",
                         "key file \"%s\" holds no key: one line is expected", name.ptr);
     r->authorization = joined(r, STR("Bearer "), key);
     return ST_OK;
@@ -219,6 +219,12 @@ static status status_of(int http_status, str code) {
     return http_status >= 500 ? ST_RETRY : ST_INVALID;
 }
 
+status remote_failure(struct error *err, status st, str code, const char *where, str message) {
+    enum reason reason = reason_find(code);
+    if (reason != REASON_NONE) return error_as(err, st, reason, where, "%.*s", STR_ARG(message));
+    return error_as(err, st, reason, where, "%.*s: %.*s", STR_ARG(code), STR_ARG(message));
+}
+
 static status problem_error(struct remote *r, const struct client_response *answer,
                             struct error *err) {
     struct json_limits limits = {ANSWER_BYTES_MAX, ANSWER_DEPTH_MAX};
@@ -227,38 +233,35 @@ static status problem_error(struct remote *r, const struct client_response *answ
     str detail = STR_NONE;
     str where = STR_NONE;
     char place[ERROR_WHERE_MAX];
-    struct arena *arena = &r->cli->arena; /* the code lives as long as the command */
-    if (json_parse(answer->body, limits, arena, &root, err) == ST_OK) {
+    if (json_parse(answer->body, limits, &r->cli->arena, &root, err) == ST_OK) {
         yyjson_val *errors = json_member(root, "errors");
         (void)json_str(json_member(root, "code"), &code);
         (void)json_str(json_member(root, "detail"), &detail);
         (void)json_str(json_member(yyjson_arr_get_first(errors), "pointer"), &where);
     }
     if (!code.ptr)
-        return error_at(err, status_of(answer->status, STR_NONE), "SERVER_ANSWER_INVALID", "",
+        return error_as(err, status_of(answer->status, STR_NONE), REASON_SERVER_ANSWER_INVALID, "",
                         "\"%.*s\" answered with status %d, and not as a Cairn server does",
                         STR_ARG(r->shown), answer->status);
     snprintf(place, sizeof(place), "%.*s", STR_ARG(where));
-    return error_at(err, status_of(answer->status, code), arena_str(arena, code).ptr, place, "%.*s",
-                    STR_ARG(detail));
+    return remote_failure(err, status_of(answer->status, code), code, place, detail);
 }
 
 static status nonsense(struct remote *r, struct error *err) {
-    return error_at(err, ST_RETRY, "SERVER_ANSWER_INVALID", "",
-                    "the answer of \"%.*s\" is not JSON", STR_ARG(r->shown));
+    return error_at(err, REASON_SERVER_ANSWER_INVALID, "", "the answer of \"%.*s\" is not JSON",
+                    STR_ARG(r->shown));
 }
 
 static status fetch_failed(struct remote *r, struct error *err) {
     struct error why = *err;
     if (why.code != ST_RETRY) return why.code;
     const char *cause = strstr(why.msg, "\": "); /* after the URL, which is ours to name */
-    return error_at(err, ST_RETRY, "SERVER_UNREACHABLE", "", "could not reach \"%.*s\": %s",
+    return error_at(err, REASON_SERVER_UNREACHABLE, "", "could not reach \"%.*s\": %s",
                     STR_ARG(r->shown), cause ? cause + 3 : why.msg);
 }
 
 bool remote_is_gone(const struct error *err) {
-    return err->reason && (strcmp(err->reason, "SERVER_UNREACHABLE") == 0 ||
-                           strcmp(err->reason, "NOT_READY") == 0);
+    return err->reason == REASON_SERVER_UNREACHABLE || err->reason == REASON_NOT_READY;
 }
 
 /* ---- asking ---- */
@@ -284,7 +287,7 @@ static status prepare(struct remote *r, const char *method, const struct target 
                       const struct remote_body *body, str accept, struct asking *a,
                       struct error *err) {
     if (target->text.full)
-        return error_at(err, ST_LIMIT, "REQUEST_TOO_LONG", "",
+        return error_at(err, REASON_REQUEST_TOO_LONG, "",
                         "the words of the command are too "
                         "long for a request");
     *a = (struct asking){0};

@@ -53,6 +53,9 @@ MUST_CHECK status remote_send(struct remote *r, const char *method, const struct
 MUST_CHECK status remote_fetch(struct remote *r, const char *method, const struct target *target,
                                const struct remote_body *body, int64_t timeout_ms,
                                struct arena *arena, str *answer, struct error *err);
+/* Fills *err with a failure that a server told. A code that this program does not know, because the
+ * server is newer, stands in front of the message. */
+status remote_failure(struct error *err, status st, str code, const char *where, str message);
 /* Whether it failed because the other side is not there (any more). */
 bool remote_is_gone(const struct error *err);
 

@@ -49,8 +49,7 @@ static status add_event(void *context, const struct event_record *rec, bool *sto
 static status load(struct source *source, str run_id, struct result *r, struct error *err) {
     status st = source->ops->find_run(source, run_id, r->arena, &r->info, err);
     if (st == ST_NOT_FOUND)
-        return error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "", "there is no run \"%.*s\"",
-                        STR_ARG(run_id));
+        return error_at(err, REASON_RUN_NOT_FOUND, "", "there is no run \"%.*s\"", STR_ARG(run_id));
     return st == ST_OK ? source->ops->walk(source, &r->info, add_event, r, err) : st;
 }
 

@@ -197,7 +197,7 @@ static void put_show_json(const struct run_info *r, const struct run *run, struc
 
 static status check_position(const struct run_info *r, int64_t at, struct error *err) {
     if (at <= r->head.run_seq) return ST_OK;
-    return error_at(err, ST_NOT_FOUND, "POSITION_NOT_FOUND", "",
+    return error_at(err, REASON_POSITION_NOT_FOUND, "",
                     "run \"%.*s\" has %lld events, there is no runSeq %lld", STR_ARG(r->run_id),
                     (long long)r->head.run_seq, (long long)at);
 }

@@ -189,7 +189,7 @@ static status selftest_seeds(struct cli *cli, int64_t first, int64_t count, stru
     if (st != ST_OK) return st;
     print_summary(&t);
     if (t.failed == 0 && t.done == t.count) return ST_OK;
-    return error_at(err, ST_CORRUPT, "SELFTEST_FAILED", "", "%lld of %lld worlds failed",
+    return error_at(err, REASON_SELFTEST_FAILED, "", "%lld of %lld worlds failed",
                     (long long)(t.failed > 0 ? t.failed : t.count - t.done), (long long)t.count);
 }
 

@@ -71,7 +71,7 @@ status cmd_serve(struct cli *cli, struct error *err) {
     start_watchdog(&d, &watchdog);
     if (d.peer)
         st =
-            error_at(err, ST_CONFLICT, "FOLDER_IN_USE", "",
+            error_at(err, REASON_FOLDER_IN_USE, "",
                      "another process carries out the runs of \"%.*s\" already", STR_ARG(d.folder));
     if (st == ST_OK) st = say_ready(&d, err);
     if (st == ST_OK) st = drive_until(&d, NULL, err);

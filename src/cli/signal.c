@@ -61,8 +61,7 @@ static status find_run(struct ledger *reader, str run_id, struct arena *arena,
                        struct run_info *info, struct error *err) {
     status st = ledger_find_run(reader, run_id, arena, info, err);
     if (st != ST_NOT_FOUND) return st;
-    return error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "", "there is no run \"%.*s\"",
-                    STR_ARG(run_id));
+    return error_at(err, REASON_RUN_NOT_FOUND, "", "there is no run \"%.*s\"", STR_ARG(run_id));
 }
 
 /* ---- PostgreSQL ---- */
@@ -101,7 +100,7 @@ static status wait_processed(struct cli *cli, struct ledger *ledger, const struc
         if (st == ST_OK && !outcome.processed && !outcome.failed) nanosleep(&pause, NULL);
     }
     if (st == ST_OK && outcome.failed)
-        return error_at(err, ST_CONFLICT, "SIGNAL_NOT_APPLICABLE", "/signal",
+        return error_at(err, REASON_SIGNAL_NOT_APPLICABLE, "/signal",
                         "the run's node refused it: %s", outcome.why);
     if (st == ST_OK && !outcome.processed && o->signal.kind != SIGNAL_CANCEL &&
         o->signal.kind != SIGNAL_NAMED)
@@ -225,10 +224,10 @@ static status look_at_run(struct cli *cli, str run_id, struct explanation *x, st
     if (st == ST_OK) st = source->ops->explain(source, run_id, &cli->arena, x, err);
     source_close(source);
     if (st == ST_OK && run_is_final(x->snapshot.status))
-        st = error_at(err, ST_CONFLICT, "RUN_FINISHED", "", "the run is %s",
+        st = error_at(err, REASON_RUN_FINISHED, "", "the run is %s",
                       run_status_name(x->snapshot.status));
     if (st == ST_OK && !x->node.ptr)
-        st = error_at(err, ST_CONFLICT, "RUN_NOT_MANAGED", "",
+        st = error_at(err, REASON_RUN_NOT_MANAGED, "",
                       "run \"%.*s\" was not started by an engine: its events come from elsewhere",
                       STR_ARG(run_id));
     return st;

@@ -155,7 +155,7 @@ static status key_create(struct source *s, struct api_key *key, struct arena *ar
     char shown[KEY_TEXT_LEN + 1];
     struct audit_entry audit;
     if (key->expires_us > 0 && key->expires_us <= clock_wall_us())
-        return error_at(err, ST_INVALID, "TIME_IN_THE_PAST", "/expiresAt", "is not in the future");
+        return error_at(err, REASON_TIME_IN_THE_PAST, "/expiresAt", "is not in the future");
     auth_key_make(id, key->hash, shown);
     key->key_id = arena_str(arena, str_n(id, sizeof(id)));
     key->created_us = clock_wall_us();
@@ -172,8 +172,7 @@ static status key_find(struct source *s, str key_id, struct arena *arena, struct
                        struct error *err) {
     status st = api_key_find(of(s), key_id, arena, out, err);
     if (st != ST_NOT_FOUND) return st;
-    return error_at(err, ST_NOT_FOUND, "KEY_NOT_FOUND", "", "there is no key \"%.*s\"",
-                    STR_ARG(key_id));
+    return error_at(err, REASON_KEY_NOT_FOUND, "", "there is no key \"%.*s\"", STR_ARG(key_id));
 }
 
 static status key_list(struct source *s, str tenant_id, struct page *page, struct arena *arena,
@@ -266,7 +265,7 @@ static status effect_request(struct source *s, const struct effect_request *requ
     outbox_retries(of(s), own);
     st = ledger_find_run(of(s), q.run_id, arena, &run, err);
     if (st == ST_NOT_FOUND)
-        return error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "", "there is no run \"%.*s\"",
+        return error_at(err, REASON_RUN_NOT_FOUND, "", "there is no run \"%.*s\"",
                         STR_ARG(q.run_id));
     if (st != ST_OK) return st;
     struct effect_info about = {.run_id = run.run_id,

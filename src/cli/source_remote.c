@@ -262,7 +262,7 @@ static status archive(struct source *s, const struct archive_request *request,
     (void)json_int(json_member(answer, "runs"), &out->runs);
     (void)json_int(json_member(answer, "events"), &out->events);
     if (!yyjson_is_true(json_member(answer, "more"))) return ST_OK;
-    return error_at(err, ST_RETRY, "CLOSING", "", "the server is ending: there is more to archive");
+    return error_at(err, REASON_CLOSING, "", "the server is ending: there is more to archive");
 }
 
 /* ---- keys ---- */
@@ -380,7 +380,7 @@ static status send_body(struct source *s, const struct target *t, struct buf *bo
     struct remote_body sent = {"application/json", STR_NONE};
     json_object_end(body);
     sent.bytes = buf_str(body);
-    status st = body->full ? error_at(err, ST_LIMIT, "BODY_TOO_LARGE", "", "that is too much")
+    status st = body->full ? error_at(err, REASON_BODY_TOO_LARGE, "", "that is too much")
                            : remote_send(of(s), "POST", t, &sent, arena, answer, err);
     buf_release(body);
     return st;

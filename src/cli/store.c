@@ -73,7 +73,7 @@ status store_read(struct cli *cli, struct ledger **out, struct error *err) {
     st = ledger_open_reader(url, out, err);
     if (st != ST_NOT_FOUND) return st;
     str shown = store_shown(cli, url);
-    return error_at(err, ST_NOT_FOUND, "LEDGER_NOT_FOUND", "",
+    return error_at(err, REASON_LEDGER_NOT_FOUND, "",
                     "there is no ledger at \"%.*s\": make one with \"cairn ledger append\", or "
                     "name another with --data or --db",
                     STR_ARG(shown));

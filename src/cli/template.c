@@ -31,8 +31,8 @@ static status read_context(struct cli *cli, yyjson_val **out, struct error *err)
     st = json_parse(text, limits, &cli->arena, out, err);
     if (st != ST_OK) return error_wrap(err, "the context \"%.*s\"", STR_ARG(path));
     if (yyjson_is_obj(*out)) return ST_OK;
-    return error_at(err, ST_INVALID, "CONTEXT_INVALID", "",
-                    "the context \"%.*s\" is no JSON object", STR_ARG(path));
+    return error_at(err, REASON_CONTEXT_INVALID, "", "the context \"%.*s\" is no JSON object",
+                    STR_ARG(path));
 }
 
 /* People count lines and characters, both from 1. */

@@ -151,7 +151,7 @@ struct checking {
 };
 
 static void PRINTF_LIKE(5, 6)
-    add(struct checking *c, bool is_error, const char *code, str capability, const char *fmt, ...) {
+    add(struct checking *c, bool is_error, enum reason code, str capability, const char *fmt, ...) {
     char text[ERROR_MSG_MAX];
     va_list args;
     va_start(args, fmt);
@@ -173,20 +173,21 @@ static void check_capability(struct checking *c, str name) {
     const char *adapter = adapters[c->adapter];
     enum plan_fallback fallback = c->plan->fallback;
     if (!capability_of(name, &capability)) {
-        add(c, true, "CAPABILITY_UNKNOWN", name, "there is no capability \"%.*s\"", STR_ARG(name));
+        add(c, true, REASON_CAPABILITY_UNKNOWN, name, "there is no capability \"%.*s\"",
+            STR_ARG(name));
         return;
     }
     switch (matrix[capability].support[c->adapter]) {
     case SUPPORT_NO:
-        add(c, true, "CAPABILITY_UNSUPPORTED", name,
+        add(c, true, REASON_CAPABILITY_UNSUPPORTED, name,
             "adapter \"%s\" does not have the capability \"%.*s\"", adapter, STR_ARG(name));
         break;
     case SUPPORT_EMULATED:
-        add(c, fallback == PLAN_REJECT, "CAPABILITY_EMULATED", name,
+        add(c, fallback == PLAN_REJECT, REASON_CAPABILITY_EMULATED, name,
             "adapter \"%s\" has the capability \"%.*s\" only emulated", adapter, STR_ARG(name));
         break;
     case SUPPORT_DEGRADED:
-        add(c, fallback != PLAN_DEGRADE, "CAPABILITY_DEGRADED", name,
+        add(c, fallback != PLAN_DEGRADE, REASON_CAPABILITY_DEGRADED, name,
             "adapter \"%s\" has the capability \"%.*s\" only degraded", adapter, STR_ARG(name));
         break;
     case SUPPORT_YES:
@@ -202,7 +203,7 @@ static void check_types(struct checking *c) {
         if (runs[c->adapter][step->type] || told[step->type]) continue;
         told[step->type] = true;
         const char *type = plan_type_name(step->type);
-        add(c, true, "STEP_TYPE_UNSUPPORTED", str_c(type),
+        add(c, true, REASON_STEP_TYPE_UNSUPPORTED, str_c(type),
             "adapter \"%s\" cannot run steps of type \"%s\", such as \"%.*s\"",
             adapters[c->adapter], type, STR_ARG(step->id));
     }
@@ -214,12 +215,12 @@ static void check_plan(struct checking *c) {
     struct error ignored = {0};
     if (!str_eq(plan->target_adapter, STR("any")) &&
         !str_eq(plan->target_adapter, str_c(adapters[c->adapter]))) {
-        add(c, true, "TARGET_ADAPTER_MISMATCH", plan->target_adapter,
+        add(c, true, REASON_TARGET_ADAPTER_MISMATCH, plan->target_adapter,
             "the plan is made for adapter \"%.*s\" and not for \"%s\"",
             STR_ARG(plan->target_adapter), adapters[c->adapter]);
     }
     if (plan_schema_check(plan->schema_version, &deprecated, &ignored) == ST_OK && deprecated) {
-        add(c, false, "SCHEMA_VERSION_DEPRECATED", STR_NONE,
+        add(c, false, REASON_SCHEMA_VERSION_DEPRECATED, STR_NONE,
             "schemaVersion \"%.*s\" is deprecated: write the plan in " PLAN_SCHEMA_VERSION,
             STR_ARG(plan->schema_version));
     }
@@ -255,7 +256,7 @@ const char *report_status_name(enum report_status st) {
 static void put_items(const struct report_item *items, size_t count, bool errors, struct buf *out) {
     buf_put_char(out, '[');
     for (size_t i = 0; i < count; i++) {
-        buf_printf(out, "%s{\"code\":\"%s\",", i > 0 ? "," : "", items[i].code);
+        buf_printf(out, "%s{\"code\":\"%s\",", i > 0 ? "," : "", reason_name(items[i].code));
         if (errors) {
             buf_put_c(out, "\"capability\":");
             buf_put_json_str(out, items[i].capability);

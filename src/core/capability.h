@@ -51,7 +51,7 @@ void capability_matrix_json(struct buf *out);
 
 enum report_status { REPORT_VALID, REPORT_WARNINGS, REPORT_ERRORS };
 struct report_item {
-    const char *code; /* static */
+    enum reason code;
     str capability;   /* of errors: what is missing. For STEP_TYPE_UNSUPPORTED the type, for
                          TARGET_ADAPTER_MISMATCH the adapter. */
     str message;

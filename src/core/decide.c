@@ -223,7 +223,7 @@ static status sleep_end(struct flow *f, const struct plan_step *p, int64_t now_u
     st = liquid_render(p->until, &scope, f->scratch, &b, err);
     arena_rewind(f->scratch, mark);
     if (st == ST_OK && !time_parse_utc(str_trim(buf_str(&b)), &ns, &digits)) {
-        st = error_at(err, ST_INVALID, "TEMPLATE_FAILED", "/until",
+        st = error_at(err, REASON_TEMPLATE_FAILED, "/until",
                       "until is \"%.*s\", not a time like 2026-01-31T08:00:00Z",
                       (int)(b.len > 60 ? 60 : b.len), b.ptr ? b.ptr : "");
     }

@@ -54,7 +54,7 @@ static bool may_retry(const struct flow *f, uint32_t i) {
 }
 
 static status not_applicable(struct error *err, const char *what) {
-    return error_at(err, ST_CONFLICT, "SIGNAL_NOT_APPLICABLE", "/signal", "%s", what);
+    return error_at(err, REASON_SIGNAL_NOT_APPLICABLE, "/signal", "%s", what);
 }
 
 /* Whether some step of the plan waits for it, now or later: any other name is a mistake. */
@@ -74,15 +74,14 @@ status flow_signal_check(const struct flow *f, const struct signal *s, bool *not
     if (run_is_final(now)) {
         *nothing_to_do = s->kind == SIGNAL_CANCEL;
         if (*nothing_to_do) return ST_OK;
-        return error_at(err, ST_CONFLICT, "RUN_FINISHED", "", "the run is %s",
-                        run_status_name(now));
+        return error_at(err, REASON_RUN_FINISHED, "", "the run is %s", run_status_name(now));
     }
     if (s->step_id.ptr && plan_find(f->plan, s->step_id) < 0)
-        return error_at(err, ST_NOT_FOUND, "STEP_NOT_FOUND", "/stepId",
-                        "the plan has no step \"%.*s\"", STR_ARG(s->step_id));
+        return error_at(err, REASON_STEP_NOT_FOUND, "/stepId", "the plan has no step \"%.*s\"",
+                        STR_ARG(s->step_id));
     if (f->signal_count >= FLOW_SIGNALS_MAX)
-        return error_at(err, ST_LIMIT, "SIGNALS_TOO_MANY", "",
-                        "%d signals wait to be processed already", FLOW_SIGNALS_MAX);
+        return error_at(err, REASON_SIGNALS_TOO_MANY, "", "%d signals wait to be processed already",
+                        FLOW_SIGNALS_MAX);
     switch (s->kind) {
     case SIGNAL_PAUSE:
         if (now != RUN_RUNNING) return not_applicable(err, "only a RUNNING run can be paused");
@@ -101,7 +100,7 @@ status flow_signal_check(const struct flow *f, const struct signal *s, bool *not
         break;
     case SIGNAL_NAMED:
         if (!is_awaited(f->plan, s))
-            return error_at(err, ST_INVALID, "SIGNAL_UNKNOWN", "/signal",
+            return error_at(err, REASON_SIGNAL_UNKNOWN, "/signal",
                             "no step of the plan waits for a signal \"%.*s\"", STR_ARG(s->name));
         break;
     case SIGNAL_CANCEL:

@@ -23,14 +23,14 @@ enum outbox_status outbox_status_named(str name) {
 /* ---- the reducer ---- */
 
 static status moved(const struct effect *e, const struct event_record *rec, struct error *err) {
-    return error_at(err, ST_CONFLICT, "EFFECT_MOVED", "",
+    return error_at(err, REASON_EFFECT_MOVED, "",
                     "%.*s of execution %lld, but the effect is %s in execution %lld",
                     STR_ARG(rec->event.type_name), (long long)rec->event.logical_attempt,
                     outbox_status_name(e->status), (long long)e->executions);
 }
 
 static status lacks(const struct event_record *rec, const char *member, struct error *err) {
-    return error_at(err, ST_INVALID, "EFFECT_DATA_INVALID", "/payload", "%.*s needs %s in its data",
+    return error_at(err, REASON_EFFECT_DATA_INVALID, "/payload", "%.*s needs %s in its data",
                     STR_ARG(rec->event.type_name), member);
 }
 
@@ -204,11 +204,11 @@ static status own_key(yyjson_val *given, struct buf *out, struct error *err) {
     for (size_t i = 0; ok && i < key.len; i++)
         ok = (unsigned char)key.ptr[i] >= 0x20 && (unsigned char)key.ptr[i] < 0x7f;
     if (!ok || key.ptr[0] == ' ' || key.ptr[key.len - 1] == ' ')
-        return error_at(err, ST_INVALID, "EFFECT_KEY_INVALID", "/payload/idempotency_key",
+        return error_at(err, REASON_EFFECT_KEY_INVALID, "/payload/idempotency_key",
                         "expected 1 to %d printable ASCII characters without blanks at the ends",
                         EFFECT_KEY_MAX);
     if (str_starts(key, STR(EFFECT_KEY_ALERT)))
-        return error_at(err, ST_INVALID, "EFFECT_KEY_INVALID", "/payload/idempotency_key",
+        return error_at(err, REASON_EFFECT_KEY_INVALID, "/payload/idempotency_key",
                         "keys that begin with \"" EFFECT_KEY_ALERT "\" are those of alerts");
     buf_put(out, key);
     return ST_OK;

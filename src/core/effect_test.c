@@ -99,7 +99,7 @@ TEST(effect_apply_every_fact_in_every_state) {
                       "%s of %d in %s: status %d", data_of[t], (int)n,
                       outbox_status_name((enum outbox_status)s), st);
                 if (want == OUTBOX_NONE)
-                    CHECK(same(&e, &before) && strcmp(err.reason, "EFFECT_MOVED") == 0,
+                    CHECK(same(&e, &before) && err.reason == REASON_EFFECT_MOVED,
                           "refused, and something changed");
                 else
                     CHECK(e.status == want && e.last_seq == 7, "fact %zu in %s", t,
@@ -197,7 +197,7 @@ TEST(effect_apply_needs_its_data) {
                                                             : 2;
         struct event_record rec = record(bad[i].type, n, bad[i].data);
         CHECK(effect_apply(&e, &rec, &arena, &err) == ST_INVALID && same(&e, &before) &&
-                  strcmp(err.reason, "EFFECT_DATA_INVALID") == 0,
+                  err.reason == REASON_EFFECT_DATA_INVALID,
               "%s", bad[i].data);
     }
     struct effect e = {0};
@@ -344,7 +344,7 @@ TEST(effect_key_of_the_caller) {
         struct error err = {0};
         snprintf(payload, sizeof(payload), "{\"idempotency_key\":%s}", bad[i]);
         CHECK(derive(&k, id_text, "A", payload, &err) == ST_INVALID &&
-                  strcmp(err.reason, "EFFECT_KEY_INVALID") == 0,
+                  err.reason == REASON_EFFECT_KEY_INVALID,
               "%s", payload);
         CHECK(k.out.len == 0);
     }

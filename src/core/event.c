@@ -80,8 +80,8 @@ static void pointer_to(str name, char *out, size_t size) {
 
 static status collect_fields(yyjson_val *root, yyjson_val *vals[F_COUNT], struct error *err) {
     if (!yyjson_is_obj(root)) {
-        return error_at(err, ST_INVALID, "EVENT_NOT_OBJECT", "",
-                        "event: expected a JSON object, found %s", yyjson_get_type_desc(root));
+        return error_at(err, REASON_EVENT_NOT_OBJECT, "", "event: expected a JSON object, found %s",
+                        yyjson_get_type_desc(root));
     }
     yyjson_obj_iter it = yyjson_obj_iter_with(root);
     for (yyjson_val *key = yyjson_obj_iter_next(&it); key; key = yyjson_obj_iter_next(&it)) {
@@ -94,25 +94,25 @@ static status collect_fields(yyjson_val *root, yyjson_val *vals[F_COUNT], struct
         char where[ERROR_WHERE_MAX];
         pointer_to(name, where, sizeof(where));
         if (field_is_reserved(name)) {
-            return error_at(err, ST_INVALID, "FIELD_RESERVED", where,
+            return error_at(err, REASON_FIELD_RESERVED, where,
                             "event: \"%.*s\" is assigned by the ledger and may not be written",
                             STR_ARG(name));
         }
         str shown = cut(name, 64);
-        return error_at(err, ST_INVALID, "FIELD_UNKNOWN", where, "event: unknown field \"%.*s\"",
+        return error_at(err, REASON_FIELD_UNKNOWN, where, "event: unknown field \"%.*s\"",
                         STR_ARG(shown));
     }
     for (int i = 0; i < F_COUNT; i++) {
         if (vals[i] || fields[i].optional) continue;
-        return error_at(err, ST_INVALID, "FIELD_MISSING", fields[i].where,
-                        "event: missing field \"%.*s\"", STR_ARG(fields[i].name));
+        return error_at(err, REASON_FIELD_MISSING, fields[i].where, "event: missing field \"%.*s\"",
+                        STR_ARG(fields[i].name));
     }
     return ST_OK;
 }
 
 static status take_str(yyjson_val *val, enum field f, str *out, struct error *err) {
     if (!json_str(val, out)) {
-        return error_at(err, ST_INVALID, "FIELD_TYPE", fields[f].where,
+        return error_at(err, REASON_FIELD_TYPE, fields[f].where,
                         "event: \"%.*s\" must be a string, found %s", STR_ARG(fields[f].name),
                         yyjson_get_type_desc(val));
     }
@@ -121,12 +121,12 @@ static status take_str(yyjson_val *val, enum field f, str *out, struct error *er
 
 static status take_int(yyjson_val *val, enum field f, int64_t *out, struct error *err) {
     if (!yyjson_is_raw(val) && !yyjson_is_num(val)) {
-        return error_at(err, ST_INVALID, "FIELD_TYPE", fields[f].where,
+        return error_at(err, REASON_FIELD_TYPE, fields[f].where,
                         "event: \"%.*s\" must be a number, found %s", STR_ARG(fields[f].name),
                         yyjson_get_type_desc(val));
     }
     if (!json_int(val, out)) {
-        return error_at(err, ST_INVALID, "NUMBER_NOT_INTEGER", fields[f].where,
+        return error_at(err, REASON_NUMBER_NOT_INTEGER, fields[f].where,
                         "event: \"%.*s\" must be a whole number of at most 64 bits",
                         STR_ARG(fields[f].name));
     }
@@ -135,7 +135,7 @@ static status take_int(yyjson_val *val, enum field f, int64_t *out, struct error
 
 static status take_key(str text, uint8_t out[SHA256_LEN], struct error *err) {
     if (hex_decode(text, out, SHA256_LEN)) return ST_OK;
-    return error_at(err, ST_INVALID, "KEY_MALFORMED", "/idempotencyKey",
+    return error_at(err, REASON_KEY_MALFORMED, "/idempotencyKey",
                     "event: \"idempotencyKey\" must be 64 lower-case hexadecimal characters");
 }
 
@@ -144,14 +144,14 @@ static status take_id_and_time(yyjson_val *vals[F_COUNT], struct event *e, struc
     status st = take_str(vals[F_EVENT_ID], F_EVENT_ID, &text, err);
     if (st != ST_OK) return st;
     if (!uuid_parse(text, &e->event_id)) {
-        return error_at(err, ST_INVALID, "EVENT_ID_NOT_UUID_V4", "/eventId",
+        return error_at(err, REASON_EVENT_ID_NOT_UUID_V4, "/eventId",
                         "event: \"eventId\" is not a UUID in canonical text form");
     }
     st = take_str(vals[F_EMITTED_AT], F_EMITTED_AT, &text, err);
     if (st != ST_OK) return st;
     if (!time_parse_utc(text, &e->emitted_ns, &e->emitted_digits)) {
         return error_at(
-            err, ST_INVALID, "TIME_NOT_RFC3339_UTC", "/emittedAt",
+            err, REASON_TIME_NOT_RFC3339_UTC, "/emittedAt",
             "event: \"emittedAt\" must be RFC 3339 in UTC, such as 2026-02-16T08:00:00Z");
     }
     st = take_str(vals[F_KEY], F_KEY, &text, err);
@@ -162,7 +162,7 @@ static status take_id_and_time(yyjson_val *vals[F_COUNT], struct event *e, struc
 static status take_payload(yyjson_val *val, struct arena *arena, str *out, struct error *err) {
     if (!val) return ST_OK;
     if (!yyjson_is_obj(val)) {
-        return error_at(err, ST_INVALID, "PAYLOAD_NOT_OBJECT", "/payload",
+        return error_at(err, REASON_PAYLOAD_NOT_OBJECT, "/payload",
                         "event: \"payload\" must be an object, found %s",
                         yyjson_get_type_desc(val));
     }
@@ -210,26 +210,26 @@ static status check_text(str value, enum field f, size_t bytes_max, bool delimit
     const char *where = fields[f].where;
     str name = fields[f].name;
     if (value.len == 0) {
-        return error_at(err, ST_INVALID, "FIELD_EMPTY", where, "event: \"%.*s\" must not be empty",
+        return error_at(err, REASON_FIELD_EMPTY, where, "event: \"%.*s\" must not be empty",
                         STR_ARG(name));
     }
     if (value.len > bytes_max) {
-        return error_at(err, ST_INVALID, "FIELD_TOO_LONG", where,
+        return error_at(err, REASON_FIELD_TOO_LONG, where,
                         "event: \"%.*s\" has %zu bytes, at most %zu are allowed", STR_ARG(name),
                         value.len, bytes_max);
     }
     size_t bad = 0;
     if (!str_utf8(value, &bad)) {
-        return error_at(err, ST_INVALID, "JSON_UTF8", where,
+        return error_at(err, REASON_JSON_UTF8, where,
                         "event: \"%.*s\" is not valid UTF-8 at byte %zu", STR_ARG(name), bad);
     }
     if (str_has(value, 0)) {
-        return error_at(err, ST_INVALID, "JSON_NUL", where,
-                        "event: \"%.*s\" must not contain U+0000", STR_ARG(name));
+        return error_at(err, REASON_JSON_NUL, where, "event: \"%.*s\" must not contain U+0000",
+                        STR_ARG(name));
     }
     if (!delimiter_ok && str_has(value, '|')) {
         return error_at(
-            err, ST_INVALID, "DELIMITER_IN_FIELD", where,
+            err, REASON_DELIMITER_IN_FIELD, where,
             "event: \"%.*s\" must not contain '|', the delimiter of the idempotency key",
             STR_ARG(name));
     }
@@ -260,7 +260,7 @@ static status check_texts(const struct event *e, struct error *err) {
         snake_len += e->type_name.ptr[i] >= 'A' && e->type_name.ptr[i] <= 'Z';
     }
     if (snake_len > EVENT_TYPE_SNAKE_MAX) {
-        return error_at(err, ST_INVALID, "FIELD_TOO_LONG", "/eventType",
+        return error_at(err, REASON_FIELD_TOO_LONG, "/eventType",
                         "event: \"eventType\" has %zu characters in its SCREAMING_SNAKE form, at "
                         "most %d are allowed",
                         snake_len, EVENT_TYPE_SNAKE_MAX);
@@ -270,12 +270,12 @@ static status check_texts(const struct event *e, struct error *err) {
 
 static status check_attempts(const struct event *e, struct error *err) {
     if (e->engine_attempt < 1 || e->engine_attempt > ATTEMPT_MAX) {
-        return error_at(err, ST_INVALID, "ATTEMPT_OUT_OF_RANGE", "/engineAttemptId",
+        return error_at(err, REASON_ATTEMPT_OUT_OF_RANGE, "/engineAttemptId",
                         "event: \"engineAttemptId\" counts from 1 to 2^53-1, found %lld",
                         (long long)e->engine_attempt);
     }
     if (e->logical_attempt < 1 || e->logical_attempt > ATTEMPT_MAX) {
-        return error_at(err, ST_INVALID, "ATTEMPT_OUT_OF_RANGE", "/logicalAttemptId",
+        return error_at(err, REASON_ATTEMPT_OUT_OF_RANGE, "/logicalAttemptId",
                         "event: \"logicalAttemptId\" counts from 1 to 2^53-1, found %lld",
                         (long long)e->logical_attempt);
     }
@@ -286,12 +286,12 @@ static status check_step(const struct event *e, struct error *err) {
     if (e->type != EVENT_UNKNOWN) {
         bool wants = event_type_info(e->type)->family == FAMILY_STEP;
         if (wants && !e->subject.ptr) {
-            return error_at(err, ST_INVALID, "STEP_ID_REQUIRED", "/stepId",
+            return error_at(err, REASON_STEP_ID_REQUIRED, "/stepId",
                             "event: %.*s is step-level and needs \"stepId\"",
                             STR_ARG(e->type_name));
         }
         if (!wants && e->subject.ptr) {
-            return error_at(err, ST_INVALID, "STEP_ID_FORBIDDEN", "/stepId",
+            return error_at(err, REASON_STEP_ID_FORBIDDEN, "/stepId",
                             "event: %.*s is run-level and must not have \"stepId\"",
                             STR_ARG(e->type_name));
         }
@@ -300,7 +300,7 @@ static status check_step(const struct event *e, struct error *err) {
     status st = check_text(e->subject, F_STEP_ID, ID_BYTES_MAX, false, err);
     if (st != ST_OK) return st;
     if (e->type == EVENT_UNKNOWN && str_eq(e->subject, STR("RUN"))) {
-        return error_at(err, ST_INVALID, "STEP_ID_RESERVED", "/stepId",
+        return error_at(err, REASON_STEP_ID_RESERVED, "/stepId",
                         "event: an unknown type must not use the step id \"RUN\": its key would be "
                         "that of a run-level event");
     }
@@ -314,7 +314,7 @@ static status check_key(const struct event *e, struct error *err) {
     char hex[SHA256_HEX_LEN];
     hex_encode(want, SHA256_LEN, hex);
     return error_at(
-        err, ST_INVALID, "KEY_MISMATCH", "/idempotencyKey",
+        err, REASON_KEY_MISMATCH, "/idempotencyKey",
         "event: \"idempotencyKey\" is not the one derived from this event, which is %.*s",
         SHA256_HEX_LEN, hex);
 }
@@ -324,11 +324,11 @@ status event_validate(struct event *e, struct error *err) {
     if (st != ST_OK) return st;
     e->type = event_type_of(e->type_name);
     if (event_type_info(e->type)->store_only) {
-        return error_at(err, ST_INVALID, "EVENT_TYPE_RESERVED", "/eventType",
+        return error_at(err, REASON_EVENT_TYPE_RESERVED, "/eventType",
                         "event: %.*s is written by the ledger itself", STR_ARG(e->type_name));
     }
     if (uuid_version(e->event_id) != 4) {
-        return error_at(err, ST_INVALID, "EVENT_ID_NOT_UUID_V4", "/eventId",
+        return error_at(err, REASON_EVENT_ID_NOT_UUID_V4, "/eventId",
                         "event: \"eventId\" must be a UUID of version 4");
     }
     st = check_attempts(e, err);

@@ -33,7 +33,7 @@ static status take_shared(yyjson_val *root, struct arena *arena, struct event *e
     yyjson_val *payload = json_member(root, "payload");
     if (!payload) return ST_OK;
     if (!yyjson_is_obj(payload)) {
-        return error_at(err, ST_INVALID, "PAYLOAD_NOT_OBJECT", "/payload",
+        return error_at(err, REASON_PAYLOAD_NOT_OBJECT, "/payload",
                         "event: \"payload\" must be an object");
     }
     e->payload = json_text(payload, arena);
@@ -46,11 +46,11 @@ static status take_time(yyjson_val *root, const struct event_v1_window *window, 
     bool occurred = json_member(root, "occurredAt") != NULL;
     const char *where = occurred ? "/occurredAt" : "/timestamp";
     if (!time_parse_utc(text_member(root, where + 1), &e->emitted_ns, &e->emitted_digits)) {
-        return error_at(err, ST_INVALID, "TIME_NOT_RFC3339_UTC", where,
+        return error_at(err, REASON_TIME_NOT_RFC3339_UTC, where,
                         "event: \"%s\" must be RFC 3339 in UTC", where + 1);
     }
     if (e->emitted_ns >= window->until_ns) {
-        return error_at(err, ST_INVALID, "V1_WINDOW_CLOSED", where,
+        return error_at(err, REASON_V1_WINDOW_CLOSED, where,
                         "event: a version 1 record from after the end of the compatibility window");
     }
     return ST_OK;
@@ -72,7 +72,7 @@ status event_parse_any(str json, const struct event_v1_window *window, struct ar
     if (!id.ptr)
         e.event_id = window->fresh_id;
     else if (!uuid_parse(id, &e.event_id)) {
-        return error_at(err, ST_INVALID, "EVENT_ID_NOT_UUID_V4", "/eventId",
+        return error_at(err, REASON_EVENT_ID_NOT_UUID_V4, "/eventId",
                         "event: \"eventId\" is not a UUID in canonical text form");
     }
     e.type = event_type_of(e.type_name);

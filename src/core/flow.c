@@ -658,7 +658,7 @@ status flow_render(struct flow *f, uint32_t step, struct arena *arena, str *out,
     if (st == ST_OK && b.full) st = error_set(err, ST_LIMIT, "the rendered step is too large");
     arena_rewind(f->scratch, mark);
     if (st == ST_OK && !arena_try_str(arena, buf_str(&b), out)) st = no_memory(err);
-    if (st == ST_INVALID || st == ST_LIMIT) err->reason = "TEMPLATE_FAILED";
+    if (st == ST_INVALID || st == ST_LIMIT) err->reason = REASON_TEMPLATE_FAILED;
     buf_release(&b);
     return st;
 }

@@ -7,7 +7,7 @@
 
 /* ---- bounds ---- */
 
-void lq_refuse(struct lq *q, const char *reason, const char *fmt, ...) {
+void lq_refuse(struct lq *q, enum reason reason, const char *fmt, ...) {
     if (q->st != ST_OK) return;
     char msg[ERROR_MSG_MAX];
     char where[32];
@@ -16,14 +16,13 @@ void lq_refuse(struct lq *q, const char *reason, const char *fmt, ...) {
     (void)vsnprintf(msg, sizeof msg, fmt, args);
     va_end(args);
     (void)snprintf(where, sizeof where, "offset %zu", q->offset);
-    status code = reason == LQ_LIMIT ? ST_LIMIT : ST_INVALID;
-    q->st = error_at(q->err, code, reason, where, "%s at offset %zu", msg, q->offset);
+    q->st = error_at(q->err, reason, where, "%s at offset %zu", msg, q->offset);
 }
 
 bool lq_step(struct lq *q) {
     if (q->st != ST_OK) return false;
     if (q->steps++ < LIQUID_STEPS_MAX) return true;
-    lq_refuse(q, LQ_LIMIT, "the template takes more than %d steps", LIQUID_STEPS_MAX);
+    lq_refuse(q, REASON_LIQUID_LIMIT, "the template takes more than %d steps", LIQUID_STEPS_MAX);
     return false;
 }
 
@@ -33,26 +32,26 @@ bool lq_work(struct lq *q, size_t amount) {
         q->work += amount;
         return true;
     }
-    lq_refuse(q, LQ_LIMIT, "the template works on more than %zu bytes", LQ_WORK_MAX);
+    lq_refuse(q, REASON_LIQUID_LIMIT, "the template works on more than %zu bytes", LQ_WORK_MAX);
     return false;
 }
 
 void *lq_memory(struct lq *q, size_t size) {
     if (!lq_work(q, size)) return NULL;
     void *made = arena_try(q->arena, size);
-    if (made == NULL) lq_refuse(q, LQ_LIMIT, "the template needs too much memory");
+    if (made == NULL) lq_refuse(q, REASON_LIQUID_LIMIT, "the template needs too much memory");
     return made;
 }
 
 void lq_put(struct lq *q, str s) {
     if (q->st != ST_OK) return;
     if (s.len > LIQUID_OUTPUT_MAX - q->written || !lq_work(q, s.len)) {
-        lq_refuse(q, LQ_LIMIT, "the output is longer than %zu bytes", LIQUID_OUTPUT_MAX);
+        lq_refuse(q, REASON_LIQUID_LIMIT, "the output is longer than %zu bytes", LIQUID_OUTPUT_MAX);
         return;
     }
     q->written += s.len;
     buf_put(q->out, s);
-    if (q->out->full) lq_refuse(q, LQ_LIMIT, "the output has no room");
+    if (q->out->full) lq_refuse(q, REASON_LIQUID_LIMIT, "the output has no room");
 }
 
 static void lq_open(struct lq *q, const struct liquid_scope *scope, struct arena *arena,
@@ -422,7 +421,7 @@ static void render_json_object(struct lq *q, yyjson_val *val, int depth, struct 
 static void render_json(struct lq *q, yyjson_val *val, int depth, struct buf *out) {
     if (!lq_step(q)) return;
     if (depth >= LQ_VALUE_DEPTH_MAX) {
-        lq_refuse(q, LQ_LIMIT, "a value nests more than %d deep", LQ_VALUE_DEPTH_MAX);
+        lq_refuse(q, REASON_LIQUID_LIMIT, "a value nests more than %d deep", LQ_VALUE_DEPTH_MAX);
     } else if (yyjson_is_str(val)) {
         render_json_string(q, str_n(yyjson_get_str(val), yyjson_get_len(val)), out);
     } else if (yyjson_is_arr(val)) {
@@ -440,6 +439,6 @@ status liquid_render_json(yyjson_val *val, const struct liquid_scope *scope, str
     struct lq q;
     lq_open(&q, scope, arena, NULL, err);
     render_json(&q, val, 0, out);
-    if (out->full) lq_refuse(&q, LQ_LIMIT, "the output has no room");
+    if (out->full) lq_refuse(&q, REASON_LIQUID_LIMIT, "the output has no room");
     return lq_close(&q);
 }

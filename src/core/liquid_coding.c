@@ -156,14 +156,14 @@ static struct lv f_url_decode(struct lq *q, struct lv v, const struct lv *args, 
         int high = s.len - i > 2 ? hex_value(s.ptr[i + 1]) : -1;
         int low = s.len - i > 2 ? hex_value(s.ptr[i + 2]) : -1;
         if (high < 0 || low < 0) {
-            lq_refuse(q, LQ_VALUE, "url_decode: %% is not followed by two hex digits");
+            lq_refuse(q, REASON_LIQUID_VALUE, "url_decode: %% is not followed by two hex digits");
             return LV_NOTHING;
         }
         buf_put_char(&q->scratch, (char)(high << 4 | low));
         i += 2;
     }
     if (!str_utf8(buf_str(&q->scratch), &bad)) {
-        lq_refuse(q, LQ_VALUE, "url_decode: the result is not UTF-8");
+        lq_refuse(q, REASON_LIQUID_VALUE, "url_decode: the result is not UTF-8");
     }
     return lq_take_scratch(q);
 }
@@ -242,7 +242,7 @@ static struct lv f_base64_decode(struct lq *q, struct lv v, const struct lv *arg
     buf_clear(&q->scratch);
     if (!lq_work(q, s.len)) return LV_NOTHING;
     if (!base64_decode(q, s)) {
-        lq_refuse(q, LQ_VALUE, "base64_decode: this is not base64");
+        lq_refuse(q, REASON_LIQUID_VALUE, "base64_decode: this is not base64");
         return LV_NOTHING;
     }
     struct lv bytes = lq_take_scratch(q);

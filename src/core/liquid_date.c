@@ -380,7 +380,8 @@ struct lv lq_date(struct lq *q, struct lv v, const struct lv *args, size_t count
     struct moment m;
     str format = STR("%A, %B %-e, %Y at %-l:%M %P %z");
     if (v.kind == LV_STRING && (str_eq(v.text, STR("now")) || str_eq(v.text, STR("today")))) {
-        lq_refuse(q, LQ_VALUE, "date: there is no clock here, so no \"%.*s\"", STR_ARG(v.text));
+        lq_refuse(q, REASON_LIQUID_VALUE, "date: there is no clock here, so no \"%.*s\"",
+                  STR_ARG(v.text));
         return LV_NOTHING;
     }
     if (!parse_moment(v, &m)) return v;
@@ -391,7 +392,7 @@ struct lv lq_date(struct lq *q, struct lv v, const struct lv *args, size_t count
         struct conversion k;
         size_t n = format.ptr[i] == '%' ? read_conversion(str_from(format, i), &k) : 0;
         if (n > 0 && k.width > WIDTH_MAX) {
-            lq_refuse(q, LQ_LIMIT, "date: a width is more than %d", WIDTH_MAX);
+            lq_refuse(q, REASON_LIQUID_LIMIT, "date: a width is more than %d", WIDTH_MAX);
             return LV_NOTHING;
         }
         if (n > 0 && put_conversion(&m, &k, &q->scratch)) {

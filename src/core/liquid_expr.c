@@ -179,7 +179,7 @@ static struct lv eval_range(struct lq *q, const struct lq_value *value) {
     size_t count = 0;
     if (high - low >= 0) {
         if (high - low >= LIQUID_STEPS_MAX) {
-            lq_refuse(q, LQ_LIMIT, "a range has more than %d numbers", LIQUID_STEPS_MAX);
+            lq_refuse(q, REASON_LIQUID_LIMIT, "a range has more than %d numbers", LIQUID_STEPS_MAX);
             return LV_NOTHING;
         }
         count = (size_t)(high - low) + 1;

@@ -7,7 +7,7 @@
 
 struct lv lq_take_scratch(struct lq *q) {
     if (q->scratch.full)
-        lq_refuse(q, LQ_LIMIT, "a text is longer than %zu bytes", LIQUID_OUTPUT_MAX);
+        lq_refuse(q, REASON_LIQUID_LIMIT, "a text is longer than %zu bytes", LIQUID_OUTPUT_MAX);
     char *kept = lq_memory(q, q->scratch.len);
     if (kept == NULL) return LV_NOTHING;
     if (q->scratch.len > 0) memcpy(kept, q->scratch.ptr, q->scratch.len);

@@ -22,8 +22,6 @@ enum {
 /* Bytes looked at or made by one rendering (or parsing): bounds its time and its memory. */
 #define LQ_WORK_MAX ((size_t)64 * 1024 * 1024)
 
-extern const char LQ_SYNTAX[], LQ_FILTER_UNKNOWN[], LQ_LIMIT[], LQ_VALUE[];
-
 /* ---- values ---- */
 
 enum lv_kind {
@@ -241,7 +239,7 @@ struct lq {
     size_t offset; /* of the tag that is rendered, for errors */
 };
 
-void lq_refuse(struct lq *q, const char *reason, const char *fmt, ...) PRINTF_LIKE(3, 4);
+void lq_refuse(struct lq *q, enum reason reason, const char *fmt, ...) PRINTF_LIKE(3, 4);
 bool lq_step(struct lq *q);                 /* false: no more */
 bool lq_work(struct lq *q, size_t amount);  /* false: no more */
 void *lq_memory(struct lq *q, size_t size); /* zeroed; NULL: failed */

@@ -4,11 +4,6 @@
 
 #include "core/liquid_impl.h"
 
-const char LQ_SYNTAX[] = "LIQUID_SYNTAX";
-const char LQ_FILTER_UNKNOWN[] = "LIQUID_FILTER_UNKNOWN";
-const char LQ_LIMIT[] = "LIQUID_LIMIT";
-const char LQ_VALUE[] = "LIQUID_VALUE";
-
 /* ---- characters ---- */
 
 size_t lq_decode(str s, size_t at, uint32_t *cp) {
@@ -85,7 +80,7 @@ void lq_fail(struct lq_cursor *c, size_t offset, const char *fmt, ...) {
     (void)vsnprintf(msg, sizeof msg, fmt, args);
     va_end(args);
     (void)snprintf(where, sizeof where, "offset %zu", offset);
-    c->st = error_at(c->err, ST_INVALID, LQ_SYNTAX, where, "%s at offset %zu", msg, offset);
+    c->st = error_at(c->err, REASON_LIQUID_SYNTAX, where, "%s at offset %zu", msg, offset);
     c->at = c->end; /* nothing is read any more */
 }
 
@@ -93,7 +88,7 @@ void *lq_new(struct lq_cursor *c, size_t size) {
     if (c->st != ST_OK) return NULL;
     void *made = arena_try(c->arena, size);
     if (made == NULL) {
-        c->st = error_at(c->err, ST_LIMIT, LQ_LIMIT, "", "the template needs too much memory");
+        c->st = error_at(c->err, REASON_LIQUID_LIMIT, "", "the template needs too much memory");
         c->at = c->end;
     }
     return made;

@@ -90,7 +90,7 @@ struct lq_value *lq_parse_value(struct lq_cursor *c) {
     lq_skip_blank(c);
     if (c->at >= c->end) return NULL;
     if (c->depth >= LIQUID_DEPTH_MAX) {
-        c->st = error_at(c->err, ST_LIMIT, LQ_LIMIT, "", "brackets nest more than %d deep",
+        c->st = error_at(c->err, REASON_LIQUID_LIMIT, "", "brackets nest more than %d deep",
                          LIQUID_DEPTH_MAX);
         c->at = c->end;
         return NULL;
@@ -176,7 +176,7 @@ static void add_operator(struct postfix *p, enum lq_op op) {
 static bool postfix_room(struct lq_cursor *c, const struct postfix *p) {
     if (p->count + p->op_count < LQ_OPERANDS_MAX) return true;
     if (c->st == ST_OK) {
-        c->st = error_at(c->err, ST_LIMIT, LQ_LIMIT, "", "an expression has more than %d parts",
+        c->st = error_at(c->err, REASON_LIQUID_LIMIT, "", "an expression has more than %d parts",
                          LQ_OPERANDS_MAX);
         c->at = c->end;
     }
@@ -284,7 +284,7 @@ static struct lq_filter_call *read_filter(struct lq_cursor *c) {
     if (call->filter == NULL) {
         char where[32];
         (void)snprintf(where, sizeof where, "offset %zu", call->offset);
-        c->st = error_at(c->err, ST_INVALID, LQ_FILTER_UNKNOWN, where,
+        c->st = error_at(c->err, REASON_LIQUID_FILTER_UNKNOWN, where,
                          "there is no filter \"%.*s\" (offset %zu)",
                          (int)(name.len > 60 ? 60 : name.len), name.ptr, call->offset);
         c->at = c->end;
@@ -368,7 +368,7 @@ static struct lq_branch *add_branch(struct parser *p, struct open_block *block) 
 static struct open_block *open_block(struct parser *p, struct lq_node *node, const char *end) {
     if (node == NULL) return NULL;
     if (p->depth >= LIQUID_DEPTH_MAX) {
-        p->c.st = error_at(p->c.err, ST_LIMIT, LQ_LIMIT, "", "blocks nest more than %d deep",
+        p->c.st = error_at(p->c.err, REASON_LIQUID_LIMIT, "", "blocks nest more than %d deep",
                            LIQUID_DEPTH_MAX);
         return NULL;
     }
@@ -635,12 +635,12 @@ static status check_text(str text, struct error *err) {
     size_t bad = 0;
     char where[32];
     if (text.len > LIQUID_OUTPUT_MAX) {
-        return error_at(err, ST_LIMIT, LQ_LIMIT, "", "the template is longer than %zu bytes",
+        return error_at(err, REASON_LIQUID_LIMIT, "", "the template is longer than %zu bytes",
                         LIQUID_OUTPUT_MAX);
     }
     if (str_utf8(text, &bad)) return ST_OK;
     (void)snprintf(where, sizeof where, "offset %zu", bad);
-    return error_at(err, ST_INVALID, LQ_SYNTAX, where, "the template is not UTF-8 at offset %zu",
+    return error_at(err, REASON_LIQUID_SYNTAX, where, "the template is not UTF-8 at offset %zu",
                     bad);
 }
 

@@ -73,7 +73,7 @@ struct lv lv_list_of(struct lq *q, struct lv **items, size_t count) {
     struct lv_list *list = lq_memory(q, sizeof *list);
     *items = count > LQ_WORK_MAX / sizeof **items ? NULL : lq_memory(q, count * sizeof **items);
     if (list == NULL || *items == NULL) {
-        lq_refuse(q, LQ_LIMIT, "an array has too many elements");
+        lq_refuse(q, REASON_LIQUID_LIMIT, "an array has too many elements");
         return LV_NOTHING;
     }
     *list = (struct lv_list){.items = *items, .count = count};
@@ -175,7 +175,7 @@ static void put_number(struct lv v, bool exact, struct buf *out) {
 
 static bool may_walk(struct lq *q, int depth) {
     if (depth < LQ_VALUE_DEPTH_MAX) return lq_work(q, sizeof(struct lv));
-    lq_refuse(q, LQ_LIMIT, "a value nests more than %d deep", LQ_VALUE_DEPTH_MAX);
+    lq_refuse(q, REASON_LIQUID_LIMIT, "a value nests more than %d deep", LQ_VALUE_DEPTH_MAX);
     return false;
 }
 

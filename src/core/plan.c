@@ -107,7 +107,7 @@ static bool read_version(struct parse *p) {
 
 static void read_root(struct parse *p) {
     if (!yyjson_is_obj(p->root)) {
-        plan_complain(p, "PLAN_SYNTAX", p->root, "plan: expected an object, found %s",
+        plan_complain(p, REASON_PLAN_SYNTAX, p->root, "plan: expected an object, found %s",
                       plan_kind_of(p->root));
         return;
     }

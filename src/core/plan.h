@@ -104,7 +104,7 @@ struct plan {
 };
 
 struct plan_problem {
-    const char *code; /* static: see docs/errors.md */
+    enum reason code;
     str pointer;      /* JSON pointer */
     int line, column; /* from 1; of the value the pointer names */
     str message;

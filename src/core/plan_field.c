@@ -26,8 +26,8 @@ const char *plan_kind_of(yyjson_val *val) {
 }
 
 static bool wrong_type(struct parse *p, yyjson_val *val, const char *name, const char *want) {
-    plan_refuse(p, "PLAN_FIELD_TYPE", val, "\"%s%s\" must be %s, found %s", p->prefix, name, want,
-                plan_kind_of(val));
+    plan_refuse(p, REASON_PLAN_FIELD_TYPE, val, "\"%s%s\" must be %s, found %s", p->prefix, name,
+                want, plan_kind_of(val));
     return false;
 }
 
@@ -58,7 +58,7 @@ bool plan_take_id(struct parse *p, yyjson_val *val, const char *name, str *out) 
     if (plan_id_ok(id, &why) && !liquid_is_plain(id))
         why = "is a name: Liquid is not rendered here";
     if (why != NULL) {
-        plan_refuse(p, "PLAN_FIELD_VALUE", val, "\"%s%s\" %s", p->prefix, name, why);
+        plan_refuse(p, REASON_PLAN_FIELD_VALUE, val, "\"%s%s\" %s", p->prefix, name, why);
         return false;
     }
     *out = id;
@@ -70,7 +70,7 @@ bool plan_take_int(struct parse *p, yyjson_val *val, const char *name, int64_t m
     int64_t n = 0;
     if (!yyjson_is_raw(val)) return wrong_type(p, val, name, "a whole number");
     if (!json_int(val, &n) || n < min || n > max) {
-        plan_refuse(p, "PLAN_FIELD_VALUE", val,
+        plan_refuse(p, REASON_PLAN_FIELD_VALUE, val,
                     "\"%s%s\" must be a whole number from %lld to %lld, found %.*s", p->prefix,
                     name, (long long)min, (long long)max,
                     STR_ARG(plan_shown(str_n(yyjson_get_raw(val), yyjson_get_len(val)))));
@@ -99,7 +99,7 @@ bool plan_take_number(struct parse *p, yyjson_val *val, const char *name, double
     double n = 0;
     if (!yyjson_is_raw(val)) return wrong_type(p, val, name, "a number");
     if (!plan_number(val, &n) || !(n >= min && n <= max)) {
-        plan_refuse(p, "PLAN_FIELD_VALUE", val,
+        plan_refuse(p, REASON_PLAN_FIELD_VALUE, val,
                     "\"%s%s\" must be a number from %g to %g, found %.*s", p->prefix, name, min,
                     max, STR_ARG(plan_shown(str_n(yyjson_get_raw(val), yyjson_get_len(val)))));
         return false;
@@ -117,8 +117,9 @@ bool plan_take_ids(struct parse *p, yyjson_val *val, const char *name, const str
     if (!yyjson_is_arr(val)) return wrong_type(p, val, name, "an array of strings");
     size_t n = yyjson_arr_size(val);
     if (n > IDS_MAX) {
-        plan_refuse(p, "PLAN_FIELD_VALUE", val, "\"%s%s\" must have at most %d elements, found %zu",
-                    p->prefix, name, IDS_MAX, n);
+        plan_refuse(p, REASON_PLAN_FIELD_VALUE, val,
+                    "\"%s%s\" must have at most %d elements, found %zu", p->prefix, name, IDS_MAX,
+                    n);
         return false;
     }
     str *ids = plan_alloc(p, n * sizeof(str));
@@ -148,7 +149,7 @@ static bool take_choice(struct parse *p, yyjson_val *val, const char *name,
         }
         buf_printf(&all, "%s%s", i == 0 ? "" : names[i + 1] == NULL ? " or " : ", ", names[i]);
     }
-    plan_refuse(p, "PLAN_FIELD_VALUE", val, "\"%s%s\" must be %.*s, found \"%.*s\"", p->prefix,
+    plan_refuse(p, REASON_PLAN_FIELD_VALUE, val, "\"%s%s\" must be %.*s, found \"%.*s\"", p->prefix,
                 name, STR_ARG(buf_str(&all)), STR_ARG(plan_shown(text)));
     return false;
 }
@@ -166,8 +167,8 @@ bool plan_check_template(struct parse *p, yyjson_val *val, const char *name) {
         p->no_memory = true;
         return false;
     }
-    plan_refuse(p, "PLAN_FIELD_VALUE", val, "\"%s%s\": %s (%s at %s)", p->prefix, name, err.msg,
-                err.reason == NULL ? "LIQUID" : err.reason, err.where);
+    plan_refuse(p, REASON_PLAN_FIELD_VALUE, val, "\"%s%s\": %s (%s at %s)", p->prefix, name,
+                err.msg, err.reason == REASON_NONE ? "LIQUID" : reason_name(err.reason), err.where);
     return false;
 }
 
@@ -194,7 +195,7 @@ static void read_text(struct parse *p, yyjson_val *val, const struct field *f, s
     const char *name = f->name.ptr;
     if (!plan_take_str(p, val, name, &text)) return;
     if (f->kind == FIELD_WORDS && text.len == 0) {
-        plan_refuse(p, "PLAN_FIELD_VALUE", val, "\"%s%s\" must not be empty", p->prefix, name);
+        plan_refuse(p, REASON_PLAN_FIELD_VALUE, val, "\"%s%s\" must not be empty", p->prefix, name);
         return;
     }
     if (f->kind != FIELD_PLAIN && !plan_check_template(p, val, name)) return;
@@ -268,7 +269,7 @@ void plan_read_fields(struct parse *p, yyjson_val *object, struct field_list fie
         if (i >= 0) {
             vals[i] = val;
         } else if (!p->lenient) {
-            plan_refuse(p, "PLAN_FIELD_UNKNOWN", val, "unknown field \"%s%.*s\"", p->prefix,
+            plan_refuse(p, REASON_PLAN_FIELD_UNKNOWN, val, "unknown field \"%s%.*s\"", p->prefix,
                         STR_ARG(plan_shown(name)));
         }
     }
@@ -277,7 +278,7 @@ void plan_read_fields(struct parse *p, yyjson_val *object, struct field_list fie
         if (vals[i] == NULL) {
             if (f->required) plan_refuse_missing(p, object, f->name);
         } else if (f->since > p->minor) {
-            plan_refuse(p, "PLAN_FIELD_UNKNOWN", vals[i],
+            plan_refuse(p, REASON_PLAN_FIELD_UNKNOWN, vals[i],
                         "field \"%s%.*s\" exists from schemaVersion v%d.%d on", p->prefix,
                         STR_ARG(f->name), PLAN_SCHEMA_MAJOR, f->since);
         } else {

@@ -47,7 +47,7 @@ static void index_ids(struct parse *p) {
             table[slot] = i + 1;
             continue;
         }
-        plan_complain(p, "PLAN_DUPLICATE_STEP", json_member(step->body, "stepId"),
+        plan_complain(p, REASON_PLAN_DUPLICATE_STEP, json_member(step->body, "stepId"),
                       "step \"%.*s\": steps[%u] has this id already", STR_ARG(plan_shown(step->id)),
                       (unsigned)(table[slot] - 1));
     }
@@ -66,10 +66,11 @@ static uint32_t resolve(struct parse *p, uint32_t index, uint32_t *seen, uint32_
         ASSERT(is_str);
         int64_t dep = plan_find(p->plan, id);
         if (dep < 0) {
-            plan_refuse(p, "PLAN_UNKNOWN_DEPENDENCY", v, "depends on \"%.*s\", which is no step",
-                        STR_ARG(plan_shown(id)));
+            plan_refuse(p, REASON_PLAN_UNKNOWN_DEPENDENCY, v,
+                        "depends on \"%.*s\", which is no step", STR_ARG(plan_shown(id)));
         } else if (seen[dep] == index + 1) {
-            plan_refuse(p, NULL, v, "\"dependsOn\" names \"%.*s\" twice", STR_ARG(plan_shown(id)));
+            plan_refuse(p, REASON_NONE, v, "\"dependsOn\" names \"%.*s\" twice",
+                        STR_ARG(plan_shown(id)));
         } else {
             seen[dep] = index + 1;
             deps[count++] = (uint32_t)dep;
@@ -143,7 +144,7 @@ static void tell_cycle(struct parse *p, const uint32_t *next, uint32_t start) {
         if (json_str(v, &id) && str_eq(id, plan->steps[next[first]].id)) where = v;
     }
     ASSERT(where != NULL);
-    plan_complain(p, "PLAN_CYCLE", where, "plan: %s: %.*s",
+    plan_complain(p, REASON_PLAN_CYCLE, where, "plan: %s: %.*s",
                   length == 1 ? "a step depends on itself" : "steps depend on each other",
                   STR_ARG(buf_str(&path)));
 }

@@ -9,7 +9,7 @@
 #include "core/plan.h"
 
 struct finding {
-    const char *code;
+    enum reason code;
     yyjson_val *at;
     str member; /* of the object `at`, which lacks it; or STR_NONE */
     str message;
@@ -64,11 +64,11 @@ struct field {
 /* ---- plan_problem.c: what is wrong, and where ---- */
 
 /* Notes a problem. */
-void plan_complain(struct parse *p, const char *code, yyjson_val *at, const char *fmt, ...)
+void plan_complain(struct parse *p, enum reason code, yyjson_val *at, const char *fmt, ...)
     PRINTF_LIKE(4, 5);
-/* The same, with what it is about in front. Inside a step NULL and PLAN_FIELD_* become
+/* The same, with what it is about in front. Inside a step REASON_NONE and PLAN_FIELD_* become
  * INVALID_STEP_SCHEMA. */
-void plan_refuse(struct parse *p, const char *code, yyjson_val *at, const char *fmt, ...)
+void plan_refuse(struct parse *p, enum reason code, yyjson_val *at, const char *fmt, ...)
     PRINTF_LIKE(4, 5);
 void plan_refuse_missing(struct parse *p, yyjson_val *object, str member);
 /* Puts the findings into document order and fills in pointers, lines and columns. */

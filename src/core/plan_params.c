@@ -249,7 +249,7 @@ static bool fits(struct check *c, yyjson_val *schema, yyjson_val *val) {
 /* ---- is it a schema? ---- */
 
 static void bad_schema(struct parse *p, yyjson_val *at, const char *keyword, const char *want) {
-    plan_refuse(p, "PLAN_FIELD_VALUE", at, "parameters: \"%s\" must be %s", keyword, want);
+    plan_refuse(p, REASON_PLAN_FIELD_VALUE, at, "parameters: \"%s\" must be %s", keyword, want);
 }
 
 static bool is_name_list(yyjson_val *val, bool types) {
@@ -329,7 +329,7 @@ static void check_default(struct parse *p, yyjson_val *schema) {
     struct check c = {.pointer = &pointer};
     buf_init_fixed(&pointer, mem, sizeof mem);
     if (value != NULL && !fits(&c, schema, value)) {
-        plan_refuse(p, "PLAN_FIELD_VALUE", value, "parameters: the default \"%.*s\" %s",
+        plan_refuse(p, REASON_PLAN_FIELD_VALUE, value, "parameters: the default \"%.*s\" %s",
                     STR_ARG(buf_str(&pointer)), c.why);
     }
 }
@@ -341,7 +341,7 @@ static void check_schema(struct parse *p, yyjson_val *schema) {
     yyjson_val *key = NULL;
     yyjson_val *val = NULL;
     if (!yyjson_is_obj(schema)) {
-        plan_refuse(p, "PLAN_FIELD_TYPE", schema,
+        plan_refuse(p, REASON_PLAN_FIELD_TYPE, schema,
                     "parameters: a schema must be an object, found %s", plan_kind_of(schema));
         return;
     }
@@ -353,7 +353,7 @@ static void check_schema(struct parse *p, yyjson_val *schema) {
             check_keyword(p, (enum keyword)k, val);
         } else {
             str name = str_n(yyjson_get_str(key), yyjson_get_len(key));
-            plan_refuse(p, "PLAN_FIELD_VALUE", val,
+            plan_refuse(p, REASON_PLAN_FIELD_VALUE, val,
                         "parameters: the keyword \"%.*s\" of JSON Schema is not supported",
                         STR_ARG(plan_shown(name)));
         }
@@ -363,8 +363,8 @@ static void check_schema(struct parse *p, yyjson_val *schema) {
 
 void plan_check_parameters(struct parse *p, yyjson_val *schema) {
     if (yyjson_is_obj(schema) && unsafe_yyjson_get_next(schema) - schema > SCHEMA_VALUES_MAX) {
-        plan_complain(p, "PLAN_TOO_LARGE", schema, "plan: \"parameters\" has more than %d values",
-                      SCHEMA_VALUES_MAX);
+        plan_complain(p, REASON_PLAN_TOO_LARGE, schema,
+                      "plan: \"parameters\" has more than %d values", SCHEMA_VALUES_MAX);
         return;
     }
     check_schema(p, schema);
@@ -437,11 +437,11 @@ static status read_given(str json, struct arena *arena, yyjson_val **out, struct
         return st;
     }
     if (st != ST_OK) {
-        return error_at(err, st, "PARAMETERS_INVALID", "/parameters", "parameters: %s (%s at %s)",
-                        bad.msg, bad.reason, bad.where);
+        return error_as(err, st, REASON_PARAMETERS_INVALID, "/parameters",
+                        "parameters: %s (%s at %s)", bad.msg, reason_name(bad.reason), bad.where);
     }
     if (!yyjson_is_obj(*out)) {
-        return error_at(err, ST_INVALID, "PARAMETERS_INVALID", "/parameters",
+        return error_at(err, REASON_PARAMETERS_INVALID, "/parameters",
                         "parameters: must be an object, found %s", plan_kind_of(*out));
     }
     return ST_OK;
@@ -463,15 +463,15 @@ status plan_parameters(const struct plan *plan, str json, struct arena *arena, s
         if (!str_utf8(at, &bad)) at.len = bad;
         char where[ERROR_WHERE_MAX + 1];
         (void)snprintf(where, sizeof where, "%.*s", STR_ARG(at));
-        return error_at(err, ST_INVALID, "PARAMETERS_INVALID", where, "parameters: \"%s\" %s",
-                        where, c.why);
+        return error_at(err, REASON_PARAMETERS_INVALID, where, "parameters: \"%s\" %s", where,
+                        c.why);
     }
     struct buf text;
     buf_init(&text, EVENT_BYTES_MAX);
     put_filled(plan->parameters, given, &text);
     st = ST_OK;
     if (text.full) {
-        st = error_at(err, ST_LIMIT, "PARAMETERS_INVALID", "/parameters",
+        st = error_as(err, ST_LIMIT, REASON_PARAMETERS_INVALID, "/parameters",
                       "parameters: with their defaults more than %zu bytes", EVENT_BYTES_MAX);
     } else if (!arena_try_str(arena, buf_str(&text), out)) {
         st = error_set(err, ST_RETRY, "parameters: out of memory");

@@ -100,7 +100,7 @@ TEST(plan_parameters_are_checked_and_filled) {
             CHECK(str_eq(out, quoted(cases[i].want, &arena)), "case %zu: %s", i, out.ptr);
         } else {
             CHECK(st == ST_INVALID, "case %zu", i);
-            CHECK(strcmp(err.reason, "PARAMETERS_INVALID") == 0, "case %zu", i);
+            CHECK(err.reason == REASON_PARAMETERS_INVALID, "case %zu", i);
             CHECK(strcmp(err.where, cases[i].want) == 0, "case %zu: %s: %s", i, err.where, err.msg);
         }
         arena_release(&arena);
@@ -120,7 +120,7 @@ TEST(plan_parameters_have_a_limit) {
     buf_put_c(&json, "\"}");
     const struct plan *plan = plan_with(NULL, &arena);
     CHECK(plan_parameters(plan, buf_str(&json), &arena, &out, &err) == ST_LIMIT);
-    CHECK(strcmp(err.reason, "PARAMETERS_INVALID") == 0);
+    CHECK(err.reason == REASON_PARAMETERS_INVALID);
     buf_release(&json);
     arena_release(&arena);
 }

@@ -15,7 +15,7 @@ str plan_shown(str s) {
 
 /* ---- noting ---- */
 
-static void PRINTF_LIKE(5, 0) note(struct parse *p, const char *code, yyjson_val *at, str member,
+static void PRINTF_LIKE(5, 0) note(struct parse *p, enum reason code, yyjson_val *at, str member,
                                    const char *fmt, va_list args) {
     if (p->count == PLAN_ERRORS_MAX) {
         p->more = true;
@@ -34,7 +34,7 @@ static void PRINTF_LIKE(5, 0) note(struct parse *p, const char *code, yyjson_val
     p->findings[p->count++] = f;
 }
 
-void plan_complain(struct parse *p, const char *code, yyjson_val *at, const char *fmt, ...) {
+void plan_complain(struct parse *p, enum reason code, yyjson_val *at, const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
     note(p, code, at, STR_NONE, fmt, args);
@@ -55,7 +55,14 @@ static void put_subject(const struct parse *p, struct buf *out) {
     }
 }
 
-static void PRINTF_LIKE(5, 0) refuse(struct parse *p, const char *code, yyjson_val *at, str member,
+/* Inside a step all of these are one: its body does not fit its type. */
+static bool is_of_field(enum reason code) {
+    return code == REASON_NONE || code == REASON_PLAN_FIELD_MISSING ||
+           code == REASON_PLAN_FIELD_UNKNOWN || code == REASON_PLAN_FIELD_TYPE ||
+           code == REASON_PLAN_FIELD_VALUE;
+}
+
+static void PRINTF_LIKE(5, 0) refuse(struct parse *p, enum reason code, yyjson_val *at, str member,
                                      const char *fmt, va_list args) {
     char mem[ERROR_MSG_MAX];
     char text[ERROR_MSG_MAX];
@@ -64,14 +71,13 @@ static void PRINTF_LIKE(5, 0) refuse(struct parse *p, const char *code, yyjson_v
     put_subject(p, &subject);
     int n = vsnprintf(text, sizeof text, fmt, args);
     size_t count = p->count;
-    if (p->in_step && (code == NULL || str_starts(str_c(code), STR("PLAN_FIELD_"))))
-        code = "INVALID_STEP_SCHEMA";
-    ASSERT(code != NULL);
+    if (p->in_step && is_of_field(code)) code = REASON_INVALID_STEP_SCHEMA;
+    ASSERT(code != REASON_NONE);
     plan_complain(p, code, at, "%.*s%s", STR_ARG(buf_str(&subject)), n < 0 ? fmt : text);
     if (p->count > count) p->findings[count].member = member;
 }
 
-void plan_refuse(struct parse *p, const char *code, yyjson_val *at, const char *fmt, ...) {
+void plan_refuse(struct parse *p, enum reason code, yyjson_val *at, const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
     refuse(p, code, at, STR_NONE, fmt, args);
@@ -82,7 +88,7 @@ static void PRINTF_LIKE(4, 5)
     refuse_member(struct parse *p, yyjson_val *object, str member, const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
-    refuse(p, "PLAN_FIELD_MISSING", object, member, fmt, args);
+    refuse(p, REASON_PLAN_FIELD_MISSING, object, member, fmt, args);
     va_end(args);
 }
 
@@ -138,12 +144,9 @@ static status no_memory(struct error *err) {
 
 static status first_as_error(const struct plan_problems *problems, struct error *err) {
     const struct plan_problem *first = &problems->items[0];
-    bool limit =
-        strcmp(first->code, "PLAN_TOO_LARGE") == 0 || strcmp(first->code, "JSON_DEPTH") == 0;
     char where[POINTER_BYTES_MAX + 1];
     (void)snprintf(where, sizeof where, "%.*s", STR_ARG(first->pointer));
-    return error_at(err, limit ? ST_LIMIT : ST_INVALID, first->code, where, "%.*s",
-                    STR_ARG(first->message));
+    return error_at(err, first->code, where, "%.*s", STR_ARG(first->message));
 }
 
 status plan_report(struct parse *p, struct plan_problems *out, struct error *err) {
@@ -174,10 +177,10 @@ status plan_report(struct parse *p, struct plan_problems *out, struct error *err
 status plan_report_json(str text, size_t bad_at, struct arena *arena, struct plan_problems *out,
                         struct error *err) {
     if (err->code == ST_RETRY) return ST_RETRY;
-    bool too_large = strcmp(err->reason, "JSON_TOO_LARGE") == 0;
+    bool too_large = err->reason == REASON_JSON_TOO_LARGE;
     struct plan_problem *problem = &out->items[0];
     *problem = (struct plan_problem){
-        .code = too_large ? "PLAN_TOO_LARGE" : err->reason, .line = 1, .column = 1};
+        .code = too_large ? REASON_PLAN_TOO_LARGE : err->reason, .line = 1, .column = 1};
     size_t seen = 0;
     advance(text, &seen, bad_at, &problem->line, &problem->column);
     bool is_pointer = err->where[0] == '/';

@@ -25,8 +25,8 @@ static const struct {
 };
 
 static status invalid(struct error *err, enum field f, const char *why) {
-    return error_at(err, ST_INVALID, "PLAN_REF_INVALID", fields[f].where,
-                    "plan reference: \"%.*s\" %s", STR_ARG(fields[f].name), why);
+    return error_at(err, REASON_PLAN_REF_INVALID, fields[f].where, "plan reference: \"%.*s\" %s",
+                    STR_ARG(fields[f].name), why);
 }
 
 /* At most SHOWN_BYTES_MAX of a text from outside, cut between characters. */
@@ -50,13 +50,13 @@ static status unknown_member(str name, struct error *err) {
             buf_put_char(&b, cut.ptr[i]);
     }
     where[b.len] = 0;
-    return error_at(err, ST_INVALID, "PLAN_REF_INVALID", where,
-                    "plan reference: unknown member \"%.*s\"", STR_ARG(cut));
+    return error_at(err, REASON_PLAN_REF_INVALID, where, "plan reference: unknown member \"%.*s\"",
+                    STR_ARG(cut));
 }
 
 static status collect(yyjson_val *root, yyjson_val *vals[F_COUNT], struct error *err) {
     if (!yyjson_is_obj(root)) {
-        return error_at(err, ST_INVALID, "PLAN_REF_INVALID", "",
+        return error_at(err, REASON_PLAN_REF_INVALID, "",
                         "plan reference: expected a JSON object, found %s",
                         yyjson_get_type_desc(root));
     }
@@ -80,7 +80,7 @@ static status take_text(yyjson_val *val, enum field f, size_t bytes_max, str *ou
     if (!json_str(val, out)) return invalid(err, f, "must be a string");
     if (out->len == 0) return invalid(err, f, "must not be empty");
     if (out->len > bytes_max) {
-        return error_at(err, ST_INVALID, "PLAN_REF_INVALID", fields[f].where,
+        return error_at(err, REASON_PLAN_REF_INVALID, fields[f].where,
                         "plan reference: \"%.*s\" has %zu bytes, at most %zu are allowed",
                         STR_ARG(fields[f].name), out->len, bytes_max);
     }
@@ -162,7 +162,7 @@ void plan_ref_json(const struct plan_ref *ref, struct buf *out) {
 /* ---- checking ---- */
 
 static status refuse(struct error *err, const char *why) {
-    return error_at(err, ST_INVALID, "PLAN_URI_NOT_ALLOWED", "/uri", "plan reference: %s", why);
+    return error_at(err, REASON_PLAN_URI_NOT_ALLOWED, "/uri", "plan reference: %s", why);
 }
 
 /* plan:sha256:<hex>: the name of a plan in the local store is its hash, so there is one answer. */
@@ -295,7 +295,7 @@ status plan_ref_check(const struct plan_ref *ref, int64_t now_us, const struct p
     if (ref->expires_us != 0 && now_us >= ref->expires_us) {
         char text[TIME_TEXT_MAX];
         size_t len = time_format_us(ref->expires_us, text);
-        return error_at(err, ST_INVALID, "PLAN_REF_EXPIRED", "/expiresAt",
+        return error_at(err, REASON_PLAN_REF_EXPIRED, "/expiresAt",
                         "plan reference: it expired at %.*s", (int)len, text);
     }
     st = check_uri(ref, policy, arena, &location, err);

@@ -36,7 +36,8 @@ static void read_id(struct parse *p, yyjson_val *val, void *into) {
     step->id = STR_NONE;
     if (!plan_take_id(p, val, "stepId", &id)) return;
     if (str_eq(id, STR("RUN"))) {
-        plan_refuse(p, NULL, val, "\"stepId\" must not be RUN, which stands for the run itself");
+        plan_refuse(p, REASON_NONE, val,
+                    "\"stepId\" must not be RUN, which stands for the run itself");
         return;
     }
     step->id = id;
@@ -51,18 +52,18 @@ static void read_type(struct parse *p, yyjson_val *val, void *into) {
         if (!str_eq(name, str_c(types[i].name))) continue;
         step->type = (enum plan_type)i;
         if (types[i].since > p->minor) {
-            plan_refuse(p, NULL, val, "type \"%s\" exists from schemaVersion v%d.%d on",
+            plan_refuse(p, REASON_NONE, val, "type \"%s\" exists from schemaVersion v%d.%d on",
                         types[i].name, PLAN_SCHEMA_MAJOR, types[i].since);
         }
         return;
     }
-    plan_refuse(p, NULL, val, "there is no type \"%.*s\"", STR_ARG(plan_shown(name)));
+    plan_refuse(p, REASON_NONE, val, "there is no type \"%.*s\"", STR_ARG(plan_shown(name)));
 }
 
 static void read_depends(struct parse *p, yyjson_val *val, void *into) {
     UNUSED(into);
     if (!yyjson_is_arr(val)) {
-        plan_refuse(p, NULL, val, "\"dependsOn\" must be an array of strings, found %s",
+        plan_refuse(p, REASON_NONE, val, "\"dependsOn\" must be an array of strings, found %s",
                     plan_kind_of(val));
         return;
     }
@@ -76,7 +77,8 @@ static void read_depends(struct parse *p, yyjson_val *val, void *into) {
     bool fitted = p->dep_count <= PLAN_DEPS_MAX;
     p->dep_count += (int64_t)yyjson_arr_size(val);
     if (fitted && p->dep_count > PLAN_DEPS_MAX) {
-        plan_complain(p, "PLAN_TOO_LARGE", val, "plan: more than %d dependencies", PLAN_DEPS_MAX);
+        plan_complain(p, REASON_PLAN_TOO_LARGE, val, "plan: more than %d dependencies",
+                      PLAN_DEPS_MAX);
     }
 }
 
@@ -97,8 +99,8 @@ static void read_run_if(struct parse *p, yyjson_val *val, void *into) {
     if (st == ST_RETRY) {
         p->no_memory = true;
     } else if (st != ST_OK) {
-        plan_refuse(p, NULL, val, "\"runIf\": %s (%s at %s)", err.msg,
-                    err.reason == NULL ? "LIQUID" : err.reason, err.where);
+        plan_refuse(p, REASON_NONE, val, "\"runIf\": %s (%s at %s)", err.msg,
+                    err.reason == REASON_NONE ? "LIQUID" : reason_name(err.reason), err.where);
     } else {
         step->run_if = text;
     }
@@ -124,9 +126,9 @@ static void check_sleep(struct parse *p, const struct plan_step *step) {
     yyjson_val *duration = json_member(step->body, "durationMs");
     yyjson_val *until = json_member(step->body, "until");
     if (duration != NULL && until != NULL)
-        plan_refuse(p, NULL, until, "a sleep has \"durationMs\" or \"until\", not both");
+        plan_refuse(p, REASON_NONE, until, "a sleep has \"durationMs\" or \"until\", not both");
     if (duration == NULL && until == NULL)
-        plan_refuse(p, NULL, step->body, "a sleep needs \"durationMs\" or \"until\"");
+        plan_refuse(p, REASON_NONE, step->body, "a sleep needs \"durationMs\" or \"until\"");
 }
 
 /* Phases run one after the other, so the order of the steps must not contradict theirs. */
@@ -139,7 +141,7 @@ static void check_phase(struct parse *p, struct plan_step *step) {
         step->phase = before; /* it is no phase at all, which was told already */
         return;
     }
-    plan_refuse(p, NULL, at == NULL ? step->body : at,
+    plan_refuse(p, REASON_NONE, at == NULL ? step->body : at,
                 "phase \"%s\" must not come after phase \"%s\" of the step before",
                 phases[step->phase], phases[before]);
 }
@@ -170,7 +172,7 @@ static void read_step(struct parse *p, yyjson_val *val) {
                                .body = val,
                                .duration_ms = -1};
     if (!yyjson_is_obj(val)) {
-        plan_refuse(p, NULL, val, "a step must be an object, found %s", plan_kind_of(val));
+        plan_refuse(p, REASON_NONE, val, "a step must be an object, found %s", plan_kind_of(val));
         if (p->step > 0) step->phase = step[-1].phase;
         return;
     }
@@ -190,14 +192,14 @@ static void read_step(struct parse *p, yyjson_val *val) {
 void plan_read_steps(struct parse *p, yyjson_val *val) {
     size_t count = yyjson_arr_size(val);
     if (!yyjson_is_arr(val)) {
-        plan_refuse(p, "PLAN_FIELD_TYPE", val, "\"steps\" must be an array, found %s",
+        plan_refuse(p, REASON_PLAN_FIELD_TYPE, val, "\"steps\" must be an array, found %s",
                     plan_kind_of(val));
         return;
     }
-    if (count == 0) plan_complain(p, "PLAN_EMPTY", val, "plan: there are no steps");
+    if (count == 0) plan_complain(p, REASON_PLAN_EMPTY, val, "plan: there are no steps");
     if (count > PLAN_STEPS_MAX) {
-        plan_complain(p, "PLAN_TOO_LARGE", val, "plan: %zu steps, at most %d are allowed", count,
-                      PLAN_STEPS_MAX);
+        plan_complain(p, REASON_PLAN_TOO_LARGE, val, "plan: %zu steps, at most %d are allowed",
+                      count, PLAN_STEPS_MAX);
         return;
     }
     p->plan->steps = plan_alloc(p, count * sizeof(struct plan_step));

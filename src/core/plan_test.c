@@ -262,7 +262,7 @@ TEST(plan_schema_versions_unknown_are_refused) {
         struct error err = {0};
         bool deprecated = false;
         CHECK(plan_schema_check(str_c(bad[i]), &deprecated, &err) == ST_INVALID, "%s", bad[i]);
-        CHECK(strcmp(err.reason, "PLAN_SCHEMA_VERSION_UNSUPPORTED") == 0, "%s", bad[i]);
+        CHECK(err.reason == REASON_PLAN_SCHEMA_VERSION_UNSUPPORTED, "%s", bad[i]);
     }
 }
 
@@ -468,7 +468,7 @@ TEST(plan_of_100000_steps_in_one_cycle) {
     buf_put_c(&text, "]}");
     arena_init(&arena, 4096, ARENA_MAX);
     CHECK(plan_parse(buf_str(&text), &arena, &plan, &problems, &err) == ST_INVALID);
-    CHECK(problems.count == 1 && strcmp(problems.items[0].code, "PLAN_CYCLE") == 0);
+    CHECK(problems.count == 1 && problems.items[0].code == REASON_PLAN_CYCLE);
     CHECK(strstr(err.msg, "s0 -> s1 -> s2 -> s3 -> s4 -> s5 -> s6 -> ... -> s99999 -> s0"), "%s",
           err.msg);
     arena_release(&arena);
@@ -519,7 +519,7 @@ TEST(plan_links_any_graph_without_a_cycle) {
         arena_init(&arena, 4096, ARENA_MAX);
         status st = plan_parse(buf_str(&text), &arena, &plan, &problems, &err);
         if (cycle) {
-            CHECK(st == ST_INVALID && strcmp(err.reason, "PLAN_CYCLE") == 0, "round %d", round);
+            CHECK(st == ST_INVALID && err.reason == REASON_PLAN_CYCLE, "round %d", round);
         } else {
             CHECK(st == ST_OK, "round %d: %s", round, err.msg);
             check_links(plan);

@@ -17,20 +17,20 @@ static const char *const ensures[] = {"present", "absent", NULL};
 static void read_words(struct parse *p, yyjson_val *val, const char *name) {
     if (yyjson_is_str(val)) {
         if (yyjson_get_len(val) == 0)
-            plan_refuse(p, NULL, val, "\"%s\" must not be empty", name);
+            plan_refuse(p, REASON_NONE, val, "\"%s\" must not be empty", name);
         else
             (void)plan_check_template(p, val, name);
         return;
     }
     if (!yyjson_is_arr(val)) {
-        plan_refuse(p, NULL, val, "\"%s\" must be an array of strings or a string, found %s", name,
-                    plan_kind_of(val));
+        plan_refuse(p, REASON_NONE, val, "\"%s\" must be an array of strings or a string, found %s",
+                    name, plan_kind_of(val));
         return;
     }
     size_t count = yyjson_arr_size(val);
-    if (count == 0) plan_refuse(p, NULL, val, "\"%s\" must not be empty", name);
+    if (count == 0) plan_refuse(p, REASON_NONE, val, "\"%s\" must not be empty", name);
     if (count > COMMAND_WORDS_MAX) {
-        plan_refuse(p, NULL, val, "\"%s\" has more than %d words", name, COMMAND_WORDS_MAX);
+        plan_refuse(p, REASON_NONE, val, "\"%s\" has more than %d words", name, COMMAND_WORDS_MAX);
         return;
     }
     yyjson_arr_iter it = yyjson_arr_iter_with(val);
@@ -43,7 +43,7 @@ static void read_command(struct parse *p, yyjson_val *val, void *into) {
     read_words(p, val, "command");
     yyjson_val *program = yyjson_arr_get_first(val);
     if (yyjson_is_str(program) && yyjson_get_len(program) == 0)
-        plan_refuse(p, NULL, program, "\"command\" must begin with the name of a program");
+        plan_refuse(p, REASON_NONE, program, "\"command\" must begin with the name of a program");
 }
 
 static void read_check(struct parse *p, yyjson_val *val, void *into) {
@@ -56,7 +56,8 @@ static void read_secret(struct parse *p, yyjson_val *val, const char *name) {
     str secret = STR_NONE;
     yyjson_val *inner = json_member(val, "secret");
     if (inner == NULL || yyjson_obj_size(val) != 1) {
-        plan_refuse(p, NULL, val, "\"%s\": an object here must be {\"secret\":\"NAME\"}", name);
+        plan_refuse(p, REASON_NONE, val, "\"%s\": an object here must be {\"secret\":\"NAME\"}",
+                    name);
         return;
     }
     (void)plan_take_id(p, inner, "secret", &secret);
@@ -86,16 +87,17 @@ static void read_pairs(struct parse *p, yyjson_val *val, const char *what,
         yyjson_val *v = yyjson_obj_iter_get_val(key);
         str text = STR_NONE;
         if (!name_ok(name)) {
-            plan_refuse(p, NULL, v, "\"%s\": \"%.*s\" is not a name that can be used here", what,
-                        STR_ARG(plan_shown(name)));
+            plan_refuse(p, REASON_NONE, v, "\"%s\": \"%.*s\" is not a name that can be used here",
+                        what, STR_ARG(plan_shown(name)));
         }
         if (yyjson_is_obj(v)) {
             read_secret(p, v, what);
         } else if (!json_str(v, &text)) {
-            plan_refuse(p, NULL, v, "\"%s\" must hold strings or {\"secret\":\"NAME\"}, found %s",
-                        what, plan_kind_of(v));
+            plan_refuse(p, REASON_NONE, v,
+                        "\"%s\" must hold strings or {\"secret\":\"NAME\"}, found %s", what,
+                        plan_kind_of(v));
         } else if (!value_ok(text)) {
-            plan_refuse(p, NULL, v, "\"%s\": the value of \"%.*s\" has a line break", what,
+            plan_refuse(p, REASON_NONE, v, "\"%s\": the value of \"%.*s\" has a line break", what,
                         STR_ARG(plan_shown(name)));
         } else {
             (void)plan_check_template(p, v, what);
@@ -124,15 +126,15 @@ static void read_url(struct parse *p, yyjson_val *val, void *into) {
     if (!plan_check_template(p, val, "url")) return;
     if (!json_str(val, &url) || !liquid_is_plain(url)) return; /* looked at once it is rendered */
     if (!str_starts(url, STR("http://")) && !str_starts(url, STR("https://")))
-        plan_refuse(p, NULL, val, "\"url\" must begin with http:// or https://");
+        plan_refuse(p, REASON_NONE, val, "\"url\" must begin with http:// or https://");
 }
 
 static void read_expect_status(struct parse *p, yyjson_val *val, void *into) {
     UNUSED(into);
     size_t count = yyjson_arr_size(val);
     if (!yyjson_is_arr(val) || count == 0 || count > STATUS_CODES_MAX) {
-        plan_refuse(p, NULL, val, "\"expectStatus\" must be an array of 1 to %d whole numbers",
-                    STATUS_CODES_MAX);
+        plan_refuse(p, REASON_NONE, val,
+                    "\"expectStatus\" must be an array of 1 to %d whole numbers", STATUS_CODES_MAX);
         return;
     }
     int64_t code = 0;
@@ -148,7 +150,7 @@ static void read_until(struct parse *p, yyjson_val *val, void *into) {
     int digits = 0;
     if (!plan_check_template(p, val, "until") || !json_str(val, &until)) return;
     if (liquid_is_plain(until) && !time_parse_utc(until, &ns, &digits)) {
-        plan_refuse(p, NULL, val,
+        plan_refuse(p, REASON_NONE, val,
                     "\"until\" must be RFC 3339 in UTC, such as 2026-02-16T08:00:00Z");
         return;
     }

@@ -42,7 +42,7 @@ status plan_schema_window(str version, int major, int minor, int *out_minor, str
     if (!str_utf8(shown, &bad)) shown.len = bad;
     if (!parse_version(version, &its_major, &its_minor) || its_major != major ||
         its_minor > minor || its_minor < oldest(minor)) {
-        return error_at(err, ST_INVALID, "PLAN_SCHEMA_VERSION_UNSUPPORTED", "/schemaVersion",
+        return error_at(err, REASON_PLAN_SCHEMA_VERSION_UNSUPPORTED, "/schemaVersion",
                         "plan: schemaVersion \"%.*s\" is not supported; v%d.%d to v%d.%d are",
                         STR_ARG(shown), major, oldest(minor), major, minor);
     }

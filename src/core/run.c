@@ -100,7 +100,7 @@ static status steps_grow(struct run *run, struct arena *arena, struct error *err
 
 status run_add_step(struct run *run, str id, struct arena *arena, struct error *err) {
     if (run->step_count >= STEPS_PER_RUN_MAX) {
-        return error_at(err, ST_LIMIT, "TOO_MANY_STEPS", "/stepId", "run: more than %d steps",
+        return error_at(err, REASON_TOO_MANY_STEPS, "/stepId", "run: more than %d steps",
                         STEPS_PER_RUN_MAX);
     }
     if (run->step_count == run->step_cap) {

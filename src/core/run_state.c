@@ -60,8 +60,8 @@ void run_state_json(const struct run *run, struct buf *out) {
 }
 
 static status damaged(struct error *err, const char *what) {
-    return error_at(err, ST_CORRUPT, "STATE_DAMAGED", what,
-                    "run state: \"%s\" is missing or malformed", what);
+    return error_at(err, REASON_STATE_DAMAGED, what, "run state: \"%s\" is missing or malformed",
+                    what);
 }
 
 static bool take_members(yyjson_val *obj, void *base, const struct member *members, size_t n,

@@ -150,7 +150,7 @@ TEST(run_state_parse_refuses_what_it_did_not_write) {
         struct run run = {.step_count = 77};
         struct error err = {0};
         CHECK(run_state_parse(str_c(cases[i].json), &a, &run, &err) == ST_CORRUPT, "case %zu", i);
-        CHECK(strcmp(err.reason, "STATE_DAMAGED") == 0, "case %zu: %s", i, err.reason);
+        CHECK(err.reason == REASON_STATE_DAMAGED, "case %zu: %s", i, reason_name(err.reason));
         CHECK(strcmp(err.where, cases[i].what) == 0, "case %zu: %s", i, err.where);
         CHECK(run.step_count == 77, "case %zu wrote its output", i);
     }

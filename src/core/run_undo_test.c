@@ -202,7 +202,7 @@ TEST(run_refuses_one_step_too_many) {
     struct transition bad;
     struct error err = {0};
     CHECK(run_apply(&run, &rec, &a, &bad, NULL, &err) == ST_LIMIT);
-    CHECK(strcmp(err.reason, "TOO_MANY_STEPS") == 0 && strcmp(err.where, "/stepId") == 0);
+    CHECK(err.reason == REASON_TOO_MANY_STEPS && strcmp(err.where, "/stepId") == 0);
     CHECK(run.head.last_seq == 0 && run.head.run_seq == 0 && run.step_count == STEPS_PER_RUN_MAX);
     arena_release(&a);
 }

@@ -22,7 +22,7 @@ enum signal_kind signal_kind_of(str name) {
 }
 
 static status bad(struct error *err, const char *where, const char *what) {
-    return error_at(err, ST_INVALID, "SIGNAL_INVALID", where, "%s", what);
+    return error_at(err, REASON_SIGNAL_INVALID, where, "%s", what);
 }
 
 static bool is_id(str s) {

@@ -54,7 +54,7 @@ static str lower(str s, struct arena *arena) {
 }
 
 static status invalid(struct error *err, const char *why) {
-    return error_at(err, ST_INVALID, "URL_INVALID", "", "not a URL that can be used: %s", why);
+    return error_at(err, REASON_URL_INVALID, "", "not a URL that can be used: %s", why);
 }
 
 /* ---- addresses ---- */
@@ -274,7 +274,7 @@ static bool take_scheme(str text, str *scheme, str *rest) {
 static status check_characters(str text, struct error *err) {
     static const str never = STR_LIT("\\\"<>^`{|}");
     if (text.len > URL_BYTES_MAX) {
-        return error_at(err, ST_LIMIT, "URL_INVALID", "",
+        return error_as(err, ST_LIMIT, REASON_URL_INVALID, "",
                         "a URL has %zu bytes, at most %d are used", text.len, URL_BYTES_MAX);
     }
     for (size_t i = 0; i < text.len; i++) {
@@ -444,7 +444,7 @@ static status refuse(enum part part, const struct url *url, struct error *err) {
         [PART_SCHEME] = "its scheme", [PART_HOST] = "its host", [PART_PORT] = "its port",
         [PART_PATH] = "its path",     [PART_NONE] = "it",
     };
-    return error_at(err, ST_INVALID, "URL_NOT_ALLOWED", "",
+    return error_at(err, REASON_URL_NOT_ALLOWED, "",
                     "%.*s://%.*s may not be fetched: %s is not on the list of allowed locations",
                     STR_ARG(url->scheme), STR_ARG(url->host), names[part]);
 }
@@ -457,25 +457,25 @@ static status check_scheme(str text, struct arena *arena, struct error *err) {
         return invalid(err, "it does not begin with a scheme and ://");
     scheme = lower(scheme, arena);
     if (scheme_find(scheme)) return ST_OK;
-    return error_at(err, ST_INVALID, "URL_NOT_ALLOWED", "",
+    return error_at(err, REASON_URL_NOT_ALLOWED, "",
                     "the scheme \"%.*s\" is never fetched; https, http, s3, gs and azure can be",
                     STR_ARG(scheme));
 }
 
 static status check_never(const struct url *url, struct error *err) {
     if (url->has_user) {
-        return error_at(err, ST_INVALID, "URL_NOT_ALLOWED", "",
+        return error_at(err, REASON_URL_NOT_ALLOWED, "",
                         "a URL with user or password is never fetched: send a header");
     }
     const struct scheme *scheme = scheme_find(url->scheme);
     if (scheme && !scheme->network && (str_has(url->path, '?') || has_dot_segment(url->path))) {
         /* It becomes part of another URL's path, where these would mean something. */
-        return error_at(err, ST_INVALID, "URL_NOT_ALLOWED", "",
+        return error_at(err, REASON_URL_NOT_ALLOWED, "",
                         "%.*s://%.*s: the path has a ? or a segment . or .. in it",
                         STR_ARG(url->scheme), STR_ARG(url->host));
     }
     if (reach_of_host(url) != REACH_NEVER) return ST_OK;
-    return error_at(err, ST_INVALID, "URL_NOT_ALLOWED", "",
+    return error_at(err, REASON_URL_NOT_ALLOWED, "",
                     "%.*s://%.*s is never fetched: the host is link-local, a metadata service, "
                     "multicast or reserved",
                     STR_ARG(url->scheme), STR_ARG(url->host));
@@ -513,7 +513,7 @@ status guard_url(const struct guard *guard, str text, struct arena *arena, struc
     }
     if (part != PART_NONE) return refuse(part, &url, err);
     if (reach_of_host(&url) == REACH_PRIVATE && !(guard->allow_private && url.exact)) {
-        return error_at(err, ST_INVALID, "URL_NOT_ALLOWED", "",
+        return error_at(err, REASON_URL_NOT_ALLOWED, "",
                         "%.*s://%.*s may not be fetched: private addresses need the setting that "
                         "allows them and a location that names the host exactly",
                         STR_ARG(url.scheme), STR_ARG(url.host));

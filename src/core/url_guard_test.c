@@ -131,7 +131,7 @@ TEST(url_parse_says_what_is_wrong) {
         struct url url = {0};
         struct error err = {0};
         CHECK(url_parse(str_c(cases[i].in), &a, &url, &err) == ST_INVALID, "case %zu", i);
-        CHECK(strcmp(err.reason, "URL_INVALID") == 0, "case %zu: %s", i, err.reason);
+        CHECK(err.reason == REASON_URL_INVALID, "case %zu: %s", i, reason_name(err.reason));
         CHECK(strstr(err.msg, cases[i].why) != NULL, "case %zu: %s", i, err.msg);
         CHECK(url.host.ptr == NULL, "case %zu", i);
         arena_release(&a);
@@ -240,7 +240,7 @@ TEST(url_guard_refuses_without_a_rule) {
     struct url url;
     struct error err = {0};
     CHECK(judge(https, false, STR("s3://bucket/x"), &url, &err) == ST_INVALID);
-    CHECK(strcmp(err.reason, "URL_NOT_ALLOWED") == 0 && strstr(err.msg, "scheme") != NULL);
+    CHECK(err.reason == REASON_URL_NOT_ALLOWED && strstr(err.msg, "scheme") != NULL);
     CHECK(judge(https, false, STR("http://example.com/"), &url, &err) == ST_INVALID);
     CHECK(judge(https, false, STR("https://example.com/"), &url, &err) == ST_OK && !url.exact);
     CHECK(judge(none, true, STR("https://example.com/"), &url, &err) == ST_INVALID);
@@ -291,7 +291,7 @@ TEST(url_guard_never_takes_dangerous_schemes) {
         struct guard guard = {rules, COUNT_OF(rules), true};
         struct url url;
         CHECK(guard_url(&guard, str_c(urls[i]), &a, &url, &err) == ST_INVALID, "%s", urls[i]);
-        CHECK(strcmp(err.reason, "URL_NOT_ALLOWED") == 0, "%s: %s", urls[i], err.reason);
+        CHECK(err.reason == REASON_URL_NOT_ALLOWED, "%s: %s", urls[i], reason_name(err.reason));
         CHECK(strstr(err.msg, "never fetched") != NULL, "%s: %s", urls[i], err.msg);
         arena_release(&a);
     }
@@ -446,7 +446,7 @@ TEST(url_guard_private_hosts_need_a_setting_and_a_name) {
         CHECK(judge(any, true, str_c(text), &url, &err) == ST_INVALID, "%s", text);
         CHECK(judge(below, true, str_c(text), &url, &err) == ST_INVALID, "%s", text);
         CHECK(judge(named, false, str_c(text), &url, &err) == ST_INVALID, "%s", text);
-        CHECK(strcmp(err.reason, "URL_NOT_ALLOWED") == 0, "%s", text);
+        CHECK(err.reason == REASON_URL_NOT_ALLOWED, "%s", text);
         CHECK(judge(named, true, str_c(text), &url, &err) == ST_OK, "%s: %s", text, err.msg);
         CHECK(url.exact, "%s", text);
     }
@@ -641,7 +641,7 @@ TEST(url_guard_random_spellings_of_addresses) {
             CHECK(st == ST_OK && url.exact, "round %d: %.*s", (int)round, STR_ARG(buf_str(&b)));
         else
             CHECK(st == ST_INVALID, "round %d: %.*s", (int)round, STR_ARG(buf_str(&b)));
-        CHECK(st == ST_OK || strcmp(err.reason, "URL_NOT_ALLOWED") == 0, "%.*s: %s",
-              STR_ARG(buf_str(&b)), err.msg);
+        CHECK(st == ST_OK || err.reason == REASON_URL_NOT_ALLOWED, "%.*s: %s", STR_ARG(buf_str(&b)),
+              err.msg);
     }
 }

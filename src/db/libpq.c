@@ -32,7 +32,7 @@ static void load(void) {
 status libpq_load(struct error *err) {
     pthread_once(&once, load);
     if (missing)
-        return error_at(err, ST_INVALID, "LIBPQ_MISSING", "",
+        return error_at(err, REASON_LIBPQ_MISSING, "",
                         "PostgreSQL needs libpq 14 or newer: could not find %s", missing);
     return ST_OK;
 }

@@ -100,7 +100,7 @@ static bool lease_is_newest(const struct engine_run *r, struct news *n) {
         bool same = (s->state == STEP_SUCCESS) == result->outcome.ok; /* told twice: fine */
         if (same) return false;
     }
-    n->verdict = error_at(&n->why, ST_CONFLICT, "LEASE_LOST", "",
+    n->verdict = error_at(&n->why, REASON_LEASE_LOST, "",
                           "this lease is over: another has the task, or it is finished");
     return false;
 }
@@ -110,7 +110,7 @@ static status take_launch(struct engine_run *r, const struct decision *d, struct
     const struct news_launch *launch = &n->launch;
     if (flow_signal_seen(&r->flow, launch->id)) return ST_OK; /* a commit thought lost had landed */
     if (r->last_seq > 0) {
-        n->verdict = error_at(&n->why, ST_RETRY, "RUN_STARTING", "/runId",
+        n->verdict = error_at(&n->why, REASON_RUN_STARTING, "/runId",
                               "another start of the run was first: ask again");
         return ST_OK;
     }
@@ -419,7 +419,7 @@ static bool rest(struct engine_run *r) {
     enum run_status at = r->flow.run.head.status;
     if (run_is_final(at)) {
         struct error finished = {0};
-        error_at(&finished, ST_CONFLICT, "RUN_FINISHED", "", "the run is %s", run_status_name(at));
+        error_at(&finished, REASON_RUN_FINISHED, "", "the run is %s", run_status_name(at));
         run_drop(r, ST_CONFLICT, &finished);
         return false;
     }
@@ -534,17 +534,17 @@ static void accepted(struct engine_run *r) {
 
 /* Somebody else wrote to the run, or took it: what we decided does not hold. */
 static void refused(struct engine_run *r, const struct error *why) {
-    if (why->reason && strcmp(why->reason, "LEASE_LOST") == 0) {
+    if (why->reason == REASON_LEASE_LOST) {
         engine_lose(r->eng);
         return;
     }
-    if (r->last_seq == 0 && why->reason && strcmp(why->reason, "RUN_MOVED") == 0) {
+    if (r->last_seq == 0 && why->reason == REASON_RUN_MOVED) {
         struct error other = {0};
-        error_at(&other, ST_RETRY, "RUN_STARTING", "/runId", "another node has just started the run");
+        error_at(&other, REASON_RUN_STARTING, "/runId", "another node has just started the run");
         run_drop(r, ST_RETRY, &other);
         return;
     }
-    if (why->reason && strcmp(why->reason, "RUN_MOVED") == 0 && r->tries++ < RETRY_TRIES_MAX) {
+    if (why->reason == REASON_RUN_MOVED && r->tries++ < RETRY_TRIES_MAX) {
         run_reload(r); /* reads what others wrote, and decides again at once */
         return;
     }
@@ -562,7 +562,7 @@ void engine_committed(struct engine *eng, struct engine_commit *commit) {
     if (eng->lost) {
         struct error gone = {0};
         run_move(r, STAGE_BROKEN);
-        error_at(&gone, ST_RETRY, "LEASE_LOST", "", "this node no longer carries out the run");
+        error_as(&gone, ST_RETRY, REASON_LEASE_LOST, "", "this node no longer carries out the run");
         run_drop(r, ST_RETRY, &gone);
         return;
     }

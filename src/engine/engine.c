@@ -333,7 +333,7 @@ status engine_open(const struct engine_ports *ports, const struct engine_options
 void engine_close(struct engine *eng) {
     if (!eng) return;
     struct error closing = {0};
-    error_at(&closing, ST_RETRY, "CLOSING", "", "the engine is closing");
+    error_at(&closing, REASON_CLOSING, "", "the engine is closing");
     struct map_slot *slot = NULL;
     for (size_t i = 0; map_next(&eng->runs, &i, &slot); i = 0) { /* each drop changes the map */
         struct engine_run *r = slot->value;

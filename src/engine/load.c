@@ -35,7 +35,7 @@ static status begin_flow(struct loading *l, const struct event_record *rec, stru
     str adapter = STR_NONE;
     bool launch = rec->event.type == EVENT_SIGNAL_RECEIVED && rec->event.payload.ptr;
     if (!launch || launch_read(rec->event.payload, &eng->scratch, &ref, &adapter, err) != ST_OK)
-        return error_at(err, ST_INVALID, "RUN_NOT_MANAGED", "",
+        return error_as(err, ST_INVALID, REASON_RUN_NOT_MANAGED, "",
                         "run \"%.*s\" was not started by an engine: its events come from elsewhere",
                         STR_ARG(r->run_id));
     if (!r->plan) {
@@ -77,7 +77,7 @@ status run_copy_ids(struct engine_run *r, const struct run_info *info, struct er
 
 /* A plan that is gone, or no longer what it was, ends the run with that code. */
 static status end_without_plan(struct engine_run *r, const struct error *why, struct error *err) {
-    const char *code = why->reason ? why->reason : "PLAN_UNAVAILABLE";
+    const char *code = why->reason ? reason_name(why->reason) : "PLAN_UNAVAILABLE";
     LOG(LOG_ERROR, "a run cannot go on without its plan", LOG_S("severity", STR("P1")),
         LOG_S("runId", r->run_id), LOG_S("tenantId", r->ids.tenant_id), LOG_S("code", str_c(code)),
         LOG_S("error", str_c(why->msg)));
@@ -131,8 +131,7 @@ static status build(struct engine_run *r, const struct engine_loaded *loaded, st
 }
 
 static status not_found(str run_id, struct error *err) {
-    return error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "", "there is no run \"%.*s\"",
-                    STR_ARG(run_id));
+    return error_at(err, REASON_RUN_NOT_FOUND, "", "there is no run \"%.*s\"", STR_ARG(run_id));
 }
 
 status run_find(struct engine *eng, str run_id, struct engine_loaded *loaded, struct error *err) {
@@ -159,7 +158,7 @@ status run_load(struct engine *eng, str run_id, struct engine_run **out, struct 
     status st = run_find(eng, run_id, &loaded, err);
     if (st == ST_OK && run_is_final(loaded.info.head.status)) goto out;
     if (st == ST_OK && !loaded.ours)
-        st = error_at(err, ST_CONFLICT, loaded.held ? "RUN_ELSEWHERE" : "RUN_NOT_MANAGED", "",
+        st = error_at(err, loaded.held ? REASON_RUN_ELSEWHERE : REASON_RUN_NOT_MANAGED, "",
                       loaded.held ? "run \"%.*s\" is carried out by another node"
                                   : "run \"%.*s\" is carried out by no engine",
                       STR_ARG(run_id));
@@ -191,7 +190,7 @@ void run_reload(struct engine_run *r) {
     bool copied = arena_try_str(&eng->scratch, r->run_id, &run_id);
     status st = copied ? run_find(eng, run_id, &loaded, &err) : no_memory(&err);
     if (st == ST_OK && !loaded.ours && !run_is_final(loaded.info.head.status))
-        st = error_at(&err, ST_CONFLICT, "RUN_ELSEWHERE", "", "another node has the run");
+        st = error_at(&err, REASON_RUN_ELSEWHERE, "", "another node has the run");
     if (st == ST_NOT_FOUND && r->inbox && r->inbox->kind == NEWS_LAUNCH) {
         /* The start itself did not land: begin again. */
         st = flow_init(&r->flow, r->plan, &r->ids, &r->arena, &eng->scratch, &err);

@@ -15,7 +15,7 @@ static str shown_uri(str uri) {
 }
 
 static status too_large(struct error *err) {
-    return error_at(err, ST_LIMIT, "PLAN_TOO_LARGE", "", "plan: it has more than %zu bytes",
+    return error_at(err, REASON_PLAN_TOO_LARGE, "", "plan: it has more than %zu bytes",
                     PLAN_BYTES_MAX);
 }
 
@@ -33,7 +33,7 @@ static str store_path(str folder, const uint8_t sha256[SHA256_LEN], struct arena
 }
 
 static status not_kept(const struct plan_ref *ref, struct error *err) {
-    return error_at(err, ST_NOT_FOUND, "PLAN_NOT_FOUND", "", "plan \"%.*s\" is not kept here",
+    return error_at(err, REASON_PLAN_NOT_FOUND, "", "plan \"%.*s\" is not kept here",
                     STR_ARG(ref->uri));
 }
 
@@ -41,7 +41,7 @@ static status file_failed(const struct plan_ref *ref, status st, const struct er
                           struct error *err) {
     if (st == ST_LIMIT) return too_large(err);
     if (st == ST_NOT_FOUND) return not_kept(ref, err);
-    return error_at(err, st, "PLAN_FETCH_FAILED", "", "plan \"%.*s\": %s", STR_ARG(ref->uri),
+    return error_as(err, st, REASON_PLAN_FETCH_FAILED, "", "plan \"%.*s\": %s", STR_ARG(ref->uri),
                     why->msg);
 }
 
@@ -78,7 +78,7 @@ status plan_source_local(const struct plan_source *source, const struct plan_wan
         source->stored(source->stored_context, wanted->tenant_id, ref->sha256, arena, &bytes, &why);
     if (st == ST_OK) *out = (struct plan_local){.bytes = bytes};
     if (st == ST_OK || st == ST_NOT_FOUND) return st; /* the folder's error tells enough */
-    return error_at(err, st, "PLAN_FETCH_FAILED", "", "plan \"%.*s\": %s", STR_ARG(ref->uri),
+    return error_as(err, st, REASON_PLAN_FETCH_FAILED, "", "plan \"%.*s\": %s", STR_ARG(ref->uri),
                     why.msg);
 }
 
@@ -115,18 +115,16 @@ static bool may_connect(void *context, const uint8_t *address, size_t len) {
 }
 
 static status fetch_failed(const struct plan_ref *ref, const struct error *why, struct error *err) {
-    const char *reason = why->reason ? why->reason : "";
-    if (strcmp(reason, "HTTP_TOO_LARGE") == 0) {
+    if (why->reason == REASON_HTTP_TOO_LARGE) {
         if (ref->size_bytes < 0) return too_large(err);
-        return error_at(err, ST_INVALID, "PLAN_SIZE_MISMATCH", "/sizeBytes",
+        return error_at(err, REASON_PLAN_SIZE_MISMATCH, "/sizeBytes",
                         "plan: it has more than the %lld bytes of its reference",
                         (long long)ref->size_bytes);
     }
-    if (strcmp(reason, "HTTP_REFUSED_ADDRESS") == 0) {
-        return error_at(err, ST_INVALID, "PLAN_URI_NOT_ALLOWED", "/uri", "plan reference: %s",
-                        why->msg);
+    if (why->reason == REASON_HTTP_REFUSED_ADDRESS) {
+        return error_at(err, REASON_PLAN_URI_NOT_ALLOWED, "/uri", "plan reference: %s", why->msg);
     }
-    return error_at(err, why->code, "PLAN_FETCH_FAILED", "/uri", "plan: %s", why->msg);
+    return error_as(err, why->code, REASON_PLAN_FETCH_FAILED, "/uri", "plan: %s", why->msg);
 }
 
 static status judge_answer(const struct plan_ref *ref, int code, struct error *err) {
@@ -135,7 +133,7 @@ static status judge_answer(const struct plan_ref *ref, int code, struct error *e
     status st = ST_INVALID;
     if (code == 404 || code == 410) st = ST_NOT_FOUND;
     if (code >= 500 || code == 408 || code == 425 || code == 429) st = ST_RETRY;
-    return error_at(err, st, "PLAN_FETCH_FAILED", "/uri",
+    return error_as(err, st, REASON_PLAN_FETCH_FAILED, "/uri",
                     "plan: could not fetch \"%.*s\": the server answered %d%s", STR_ARG(uri), code,
                     code >= 300 && code < 400 ? ", and redirects are not followed" : "");
 }
@@ -163,7 +161,7 @@ static status fetch_remote(const struct plan_source *source, const struct plan_r
 
 static status check_size(const struct plan_ref *ref, str bytes, struct error *err) {
     if (ref->size_bytes < 0 || bytes.len == (uint64_t)ref->size_bytes) return ST_OK;
-    return error_at(err, ST_INVALID, "PLAN_SIZE_MISMATCH", "/sizeBytes",
+    return error_at(err, REASON_PLAN_SIZE_MISMATCH, "/sizeBytes",
                     "plan: it has %zu bytes, its reference says %lld", bytes.len,
                     (long long)ref->size_bytes);
 }
@@ -182,28 +180,27 @@ static status check_hash(const struct plan_ref *ref, str bytes, struct error *er
         LOG_S("expectedSha256", str_n(want, sizeof want)),
         LOG_S("actualSha256", str_n(got, sizeof got)), LOG_S("uri", shown_uri(ref->uri)),
         LOG_S("planId", ref->plan_id), LOG_S("planVersion", ref->plan_version));
-    return error_at(err, ST_INVALID, "PLAN_INTEGRITY_VALIDATION_FAILED", "/sha256",
+    return error_at(err, REASON_PLAN_INTEGRITY_VALIDATION_FAILED, "/sha256",
                     "plan: its SHA-256 is %.*s, its reference says %.*s", (int)sizeof got, got,
                     (int)sizeof want, want);
 }
 
-static status check_same(const char *reason, const char *where, const char *name, str plan, str ref,
+static status check_same(enum reason reason, const char *where, const char *name, str plan, str ref,
                          struct error *err) {
     if (str_eq(plan, ref)) return ST_OK;
-    return error_at(err, ST_INVALID, reason, where,
-                    "plan: its %s is \"%.*s\", its reference says \"%.*s\"", name,
-                    (int)(plan.len < 64 ? plan.len : 64), plan.ptr,
+    return error_at(err, reason, where, "plan: its %s is \"%.*s\", its reference says \"%.*s\"",
+                    name, (int)(plan.len < 64 ? plan.len : 64), plan.ptr,
                     (int)(ref.len < 64 ? ref.len : 64), ref.ptr);
 }
 
 static status check_ids(const struct plan_ref *ref, const struct plan *plan, struct error *err) {
-    status st = check_same("PLAN_SCHEMA_VERSION_MISMATCH", "/schemaVersion", "schemaVersion",
+    status st = check_same(REASON_PLAN_SCHEMA_VERSION_MISMATCH, "/schemaVersion", "schemaVersion",
                            plan->schema_version, ref->schema_version, err);
     if (st == ST_OK)
-        st = check_same("PLAN_ID_MISMATCH", "/metadata/planId", "planId", plan->plan_id,
+        st = check_same(REASON_PLAN_ID_MISMATCH, "/metadata/planId", "planId", plan->plan_id,
                         ref->plan_id, err);
     if (st == ST_OK)
-        st = check_same("PLAN_ID_MISMATCH", "/metadata/planVersion", "planVersion",
+        st = check_same(REASON_PLAN_ID_MISMATCH, "/metadata/planVersion", "planVersion",
                         plan->plan_version, ref->plan_version, err);
     return st;
 }

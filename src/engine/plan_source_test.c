@@ -125,8 +125,8 @@ static void check_refused(struct stage *s, const struct plan_ref *ref, const cha
         plan_source_fetch(&s->source, &WANTED(STR("acme"), ref), &s->arena, NULL, &plan, &err);
     log_setup(STDERR_FILENO, false, LOG_INFO);
     CHECK(st != ST_OK, "%.*s passed, not %s", STR_ARG(ref->uri), reason);
-    CHECK(err.reason != NULL && strcmp(err.reason, reason) == 0, "%.*s: %s, not %s: %s",
-          STR_ARG(ref->uri), err.reason ? err.reason : "(no reason)", reason, err.msg);
+    CHECK(strcmp(reason_name(err.reason), reason) == 0, "%.*s: %s, not %s: %s", STR_ARG(ref->uri),
+          reason_name(err.reason), reason, err.msg);
     CHECK(plan == NULL && st == err.code);
 }
 
@@ -223,7 +223,8 @@ static str logged(struct stage *s, const struct plan_ref *ref, const char *reaso
     close(fd);
     CHECK(n >= 0);
     CHECK((st == ST_OK) == (reason == NULL), "%s", err.msg);
-    CHECK(reason == NULL || strcmp(err.reason, reason) == 0, "%s", err.reason);
+    CHECK(reason == NULL || strcmp(reason_name(err.reason), reason) == 0, "%s",
+          reason_name(err.reason));
     return str_n(captured, (size_t)n);
 }
 
@@ -322,7 +323,7 @@ TEST(plan_source_fetch_failures) {
         CHECK(plan_source_fetch(&s.source, &WANTED(STR("acme"), &ref), &s.arena, NULL, &plan,
                                 &err) == cases[i].want,
               "case %zu: %s", i, err.msg);
-        CHECK(strcmp(err.reason, "PLAN_FETCH_FAILED") == 0, "case %zu: %s", i, err.reason);
+        CHECK(err.reason == REASON_PLAN_FETCH_FAILED, "case %zu: %s", i, reason_name(err.reason));
     }
     struct plan_ref ref = ref_to(&s, "/drip", GOOD);
     s.source.timeout_ms = 300;
@@ -358,7 +359,7 @@ static status recording_fetch(const struct client_request *request, struct arena
     UNUSED(arena);
     UNUSED(out);
     fetches++;
-    return error_at(err, ST_RETRY, "HTTP_FAILED", "", "recorded");
+    return error_at(err, REASON_HTTP_FAILED, "", "recorded");
 }
 
 /* WE-3.1.1-3 WE-3.1.1-6: zero fetches, and so zero look-ups: only the fetcher looks names up. */
@@ -527,7 +528,7 @@ TEST(plan_source_asks_for_the_tenant) {
     s.source.stored_context = &keeper;
     CHECK(plan_source_fetch(&s.source, &WANTED(STR("globex"), &ref), &s.arena, &open, &plan,
                             &err) == ST_NOT_FOUND &&
-          strcmp(err.reason, "PLAN_NOT_FOUND") == 0 && open);
+          err.reason == REASON_PLAN_NOT_FOUND && open);
     CHECK(plan_source_fetch(&s.source, &WANTED(STR("acme"), &ref), &s.arena, &open, &plan, &err) ==
               ST_OK &&
           !open && keeper.asked == 2);
@@ -558,5 +559,5 @@ TEST(plan_store_says_why_it_cannot) {
     CHECK(plan_store_put(str_c(path), STR(GOOD), hash, &err) != ST_OK); /* not a folder */
     CHECK(strstr(err.msg, "could not store a plan") != NULL, "%s", err.msg);
     CHECK(plan_store_put(str_c(path), str_n("", PLAN_BYTES_MAX + 1), hash, &err) == ST_LIMIT);
-    CHECK(strcmp(err.reason, "PLAN_TOO_LARGE") == 0);
+    CHECK(err.reason == REASON_PLAN_TOO_LARGE);
 }

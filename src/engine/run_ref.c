@@ -19,7 +19,7 @@ static const struct member members[MEMBER_COUNT] = {
     {"conductorUrl", "/conductorUrl", {NEVER, NEVER, MUST}}};
 
 static status bad(struct error *err, const char *where, const char *name, const char *what) {
-    return error_at(err, ST_INVALID, "RUN_REF_INVALID", where, "%s %s", name, what);
+    return error_at(err, REASON_RUN_REF_INVALID, where, "%s %s", name, what);
 }
 
 static void values_of(const struct engine_run_ref *ref, str out[MEMBER_COUNT]) {

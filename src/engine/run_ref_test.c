@@ -68,7 +68,7 @@ TEST(run_ref_refuses_what_is_missing_foreign_or_malformed) {
         struct engine_run_ref ref;
         struct error err = {0};
         CHECK(run_ref_parse(str_c(cases[i].json), &arena, &ref, &err) == ST_INVALID, "case %zu", i);
-        CHECK(strcmp(err.reason, "RUN_REF_INVALID") == 0, "case %zu: %s", i, err.reason);
+        CHECK(err.reason == REASON_RUN_REF_INVALID, "case %zu: %s", i, reason_name(err.reason));
         CHECK(strcmp(err.where, cases[i].where) == 0, "case %zu: %s", i, err.where);
     }
     arena_release(&arena);

@@ -33,7 +33,7 @@ static status signal_of_finished(struct engine *eng, str run_id, const struct si
     }
     arena_rewind(&eng->scratch, mark);
     if (st != ST_OK || s.found) return st;
-    return error_at(err, ST_CONFLICT, "RUN_FINISHED", "", "the run is finished");
+    return error_at(err, REASON_RUN_FINISHED, "", "the run is finished");
 }
 
 void engine_signal(struct engine *eng, str run_id, const struct signal *given,
@@ -43,8 +43,8 @@ void engine_signal(struct engine *eng, str run_id, const struct signal *given,
     struct signal signal = *given;
     status st = signal_validate(&signal, &err);
     if (st == ST_OK && caller->actor.len > ACTOR_BYTES_MAX)
-        st = error_at(&err, ST_INVALID, "SIGNAL_INVALID", "/actor",
-                      "an actor has at most %d bytes", ACTOR_BYTES_MAX);
+        st = error_at(&err, REASON_SIGNAL_INVALID, "/actor", "an actor has at most %d bytes",
+                      ACTOR_BYTES_MAX);
     struct engine_run *r = st == ST_OK ? engine_resident(eng, run_id) : NULL;
     if (st == ST_OK && !r) {
         st = run_load(eng, run_id, &r, &err);

@@ -29,18 +29,18 @@ static status check_context(const struct engine *eng, const struct start_request
     for (size_t i = 0; i < COUNT_OF(ids); i++) {
         if (i == 3 && !ids[i].value.ptr) continue; /* one is made */
         if (!id_is_good(ids[i].value))
-            return error_at(err, ST_INVALID, "CONTEXT_INVALID", ids[i].where,
+            return error_at(err, REASON_CONTEXT_INVALID, ids[i].where,
                             "%s must have 1 to %d bytes, without '|' and control characters",
                             ids[i].where + 1, ID_BYTES_MAX);
     }
     if (q->actor.len > ACTOR_BYTES_MAX)
-        return error_at(err, ST_INVALID, "CONTEXT_INVALID", "/actor",
-                        "an actor has at most %d bytes", ACTOR_BYTES_MAX);
+        return error_at(err, REASON_CONTEXT_INVALID, "/actor", "an actor has at most %d bytes",
+                        ACTOR_BYTES_MAX);
     if (!q->adapter.ptr || !adapter_of(q->adapter, adapter))
-        return error_at(err, ST_INVALID, "CONTEXT_INVALID", "/targetAdapter",
+        return error_at(err, REASON_CONTEXT_INVALID, "/targetAdapter",
                         "targetAdapter must be local, temporal or conductor");
     if (*adapter != ADAPTER_LOCAL && !eng->options.provider[*adapter])
-        return error_at(err, ST_INVALID, "ADAPTER_UNAVAILABLE", "/targetAdapter",
+        return error_at(err, REASON_ADAPTER_UNAVAILABLE, "/targetAdapter",
                         "this engine has no adapter for %.*s", STR_ARG(q->adapter));
     return ST_OK;
 }
@@ -54,7 +54,7 @@ static status check_plan(struct engine_run *r, enum adapter_kind adapter, struct
     buf_init(&text, EVENT_BYTES_MAX);
     validation_report_json(&report, &text);
     if (report.status == REPORT_ERRORS) {
-        st = error_at(err, ST_INVALID, "PLAN_VALIDATION_FAILED", "", "%.*s",
+        st = error_at(err, REASON_PLAN_VALIDATION_FAILED, "", "%.*s",
                       (int)(text.len < ERROR_MSG_MAX ? text.len : ERROR_MSG_MAX - 1), text.ptr);
     } else if (!arena_try_str(&r->arena, buf_str(&text), &r->report)) {
         st = no_memory(err);
@@ -113,7 +113,7 @@ static status launch_news(struct engine_run *r, const struct start_request *q,
                         .launch = {.id = r->launch_id, .data = buf_str(&b), .actor = q->actor},
                         .riders = q->riders};
     if (b.full)
-        st = error_at(err, ST_LIMIT, "PARAMETERS_TOO_LARGE", "/parameters",
+        st = error_at(err, REASON_PARAMETERS_TOO_LARGE, "/parameters",
                       "plan reference and parameters together exceed %zu bytes", FLOW_PAYLOAD_MAX);
     else if (!(*out = news_new(&news)))
         st = no_memory(err);
@@ -188,7 +188,7 @@ static status start_again(struct engine *eng, const struct start_request *q,
     status st = same ? same_plan(eng, q, loaded, &same, err) : ST_OK;
     if (st != ST_OK) return st;
     if (!same)
-        return error_at(err, ST_CONFLICT, "RUN_ID_TAKEN", "/runId",
+        return error_at(err, REASON_RUN_ID_TAKEN, "/runId",
                         "the run id \"%.*s\" is in use for something else", STR_ARG(q->run_id));
     if (!run_is_final(i->head.status) && loaded->ours) engine_look(eng, q->run_id);
     return ST_OK;
@@ -200,12 +200,12 @@ static void make_run_id(struct engine *eng, char *out) {
 }
 
 static void raise_alert(const struct start_request *q, const struct error *err) {
-    if (!err->reason || strcmp(err->reason, "PLAN_INTEGRITY_VALIDATION_FAILED") != 0) return;
-    LOG(LOG_ERROR, "alert", LOG_S("severity", STR("P1")), LOG_S("code", str_c(err->reason)),
-        LOG_S("runId", q->run_id), LOG_S("tenantId", q->tenant_id),
-        LOG_S("projectId", q->project_id), LOG_S("environmentId", q->environment_id),
-        LOG_S("planId", q->ref.plan_id), LOG_S("planVersion", q->ref.plan_version),
-        LOG_S("error", str_c(err->msg)));
+    if (err->reason != REASON_PLAN_INTEGRITY_VALIDATION_FAILED) return;
+    LOG(LOG_ERROR, "alert", LOG_S("severity", STR("P1")),
+        LOG_S("code", str_c(reason_name(err->reason))), LOG_S("runId", q->run_id),
+        LOG_S("tenantId", q->tenant_id), LOG_S("projectId", q->project_id),
+        LOG_S("environmentId", q->environment_id), LOG_S("planId", q->ref.plan_id),
+        LOG_S("planVersion", q->ref.plan_version), LOG_S("error", str_c(err->msg)));
 }
 
 void engine_start(struct engine *eng, const struct start_request *request, char *run_id_out,
@@ -227,7 +227,7 @@ void engine_start(struct engine *eng, const struct start_request *request, char 
     }
     status st = check_context(eng, &q, &adapter, &err);
     if (st == ST_OK && (r = engine_resident(eng, q.run_id)) != NULL && r->last_seq == 0)
-        st = error_at(&err, ST_RETRY, "RUN_STARTING", "/runId", "the run is being started");
+        st = error_at(&err, REASON_RUN_STARTING, "/runId", "the run is being started");
     if (st == ST_OK) {
         status found =
             eng->ports.load(eng->ports.context, q.run_id, &eng->scratch, &loaded, &err);

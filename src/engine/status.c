@@ -175,8 +175,7 @@ static status find_run(struct ledger *reader, str run_id, struct arena *arena, s
                        struct error *err) {
     status st = ledger_find_run(reader, run_id, arena, out, err);
     if (st != ST_NOT_FOUND) return st;
-    return error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "", "there is no run \"%.*s\"",
-                    STR_ARG(run_id));
+    return error_at(err, REASON_RUN_NOT_FOUND, "", "there is no run \"%.*s\"", STR_ARG(run_id));
 }
 
 /* Everything but the run's own row, which is there already. */
@@ -216,7 +215,7 @@ status substatus_check(str s, struct error *err) {
     size_t at = 0;
     if (is_canonical(s)) return ST_OK;
     if (!str_split(s, '/', &adapter, &value))
-        return error_at(err, ST_INVALID, "SUBSTATUS_INVALID", "/substatus",
+        return error_at(err, REASON_SUBSTATUS_INVALID, "/substatus",
                         "\"%.*s\" is no canonical substatus: an adapter's own is "
                         "<adapter>/<VALUE>",
                         STR_ARG(s));
@@ -224,17 +223,17 @@ status substatus_check(str s, struct error *err) {
     for (size_t i = 0; i < COUNT_OF(adapters); i++)
         known = known || str_eq(adapter, str_c(adapters[i]));
     if (!known)
-        return error_at(err, ST_INVALID, "SUBSTATUS_INVALID", "/substatus",
+        return error_at(err, REASON_SUBSTATUS_INVALID, "/substatus",
                         "\"%.*s\" is no adapter with a substatus: temporal, conductor or mock",
                         STR_ARG(adapter));
     if (is_canonical(value))
-        return error_at(err, ST_INVALID, "SUBSTATUS_INVALID", "/substatus",
+        return error_at(err, REASON_SUBSTATUS_INVALID, "/substatus",
                         "%.*s is canonical: it stands without its adapter", STR_ARG(value));
     bool good = value.len > 0 && value.len <= ID_BYTES_MAX && str_utf8(value, &at);
     for (size_t i = 0; i < value.len; i++)
         good = good && (unsigned char)value.ptr[i] > 0x20 && value.ptr[i] != 0x7f;
     if (!good)
-        return error_at(err, ST_INVALID, "SUBSTATUS_INVALID", "/substatus",
+        return error_at(err, REASON_SUBSTATUS_INVALID, "/substatus",
                         "the value after \"%.*s/\" must be 1 to %d bytes without blanks",
                         STR_ARG(adapter), ID_BYTES_MAX);
     return ST_OK;

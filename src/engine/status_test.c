@@ -30,6 +30,6 @@ TEST(substatus_is_canonical_or_scoped_to_an_adapter) {
         struct error err = {0};
         bool good = substatus_check(str_c(cases[i].text), &err) == ST_OK;
         CHECK(good == cases[i].good, "%s", cases[i].text);
-        CHECK(good || strcmp(err.reason, "SUBSTATUS_INVALID") == 0);
+        CHECK(good || err.reason == REASON_SUBSTATUS_INVALID);
     }
 }

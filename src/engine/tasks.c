@@ -182,7 +182,7 @@ static status fill_task(struct engine_run *r, uint32_t index, struct arena *aren
 /* The task cannot even be described: its input's template fails. */
 static void fail_task(struct engine_run *r, const struct news_lease *lease,
                       const struct error *why) {
-    const char *code = why->reason ? why->reason : "TEMPLATE_FAILED";
+    const char *code = why->reason ? reason_name(why->reason) : "TEMPLATE_FAILED";
     struct news bad = {.kind = NEWS_RESULT,
                        .result = {.step = lease->step,
                                   .attempt = lease->attempt,
@@ -219,8 +219,8 @@ void tasks_leased(struct engine_run *r, struct news *n) {
 
 static status check_lease(int64_t lease_ms, struct error *err) {
     if (lease_ms >= 1 && lease_ms <= LEASE_MS_MAX) return ST_OK;
-    return error_at(err, ST_INVALID, "POLL_INVALID", "/leaseMs",
-                    "a lease must have 1 to %d milliseconds", LEASE_MS_MAX);
+    return error_at(err, REASON_POLL_INVALID, "/leaseMs", "a lease must have 1 to %d milliseconds",
+                    LEASE_MS_MAX);
 }
 
 /* The poll's own: a lease may be committed when whoever polled is gone. */
@@ -258,19 +258,18 @@ status tasks_ride(struct engine_run *r, struct news *n, struct error *err) {
 static status check_poll(const struct engine *eng, const struct poll_request *q,
                          struct error *err) {
     if (q->max < 1 || q->max > POLL_TASKS_MAX)
-        return error_at(err, ST_INVALID, "POLL_INVALID", "/max", "max must be 1 to %d",
-                        POLL_TASKS_MAX);
+        return error_at(err, REASON_POLL_INVALID, "/max", "max must be 1 to %d", POLL_TASKS_MAX);
     if (q->queue.len < 1 || q->queue.len > ID_BYTES_MAX || q->tenant_id.len < 1 ||
         q->tenant_id.len > ID_BYTES_MAX)
-        return error_at(err, ST_INVALID, "POLL_INVALID", "/queue",
+        return error_at(err, REASON_POLL_INVALID, "/queue",
                         "tenant and queue must have 1 to %d bytes", ID_BYTES_MAX);
     if (q->worker.len < 1 || q->worker.len > ACTOR_BYTES_MAX)
-        return error_at(err, ST_INVALID, "POLL_INVALID", "/worker",
+        return error_at(err, REASON_POLL_INVALID, "/worker",
                         "a worker's name must have 1 to %d bytes", ACTOR_BYTES_MAX);
     status st = check_lease(q->lease_ms, err);
     if (st != ST_OK) return st;
     if (eng->poll_count >= POLLS_MAX)
-        return error_at(err, ST_LIMIT, "POLLS_TOO_MANY", "", "%d pollers wait already", POLLS_MAX);
+        return error_at(err, REASON_POLLS_TOO_MANY, "", "%d pollers wait already", POLLS_MAX);
     return ST_OK;
 }
 
@@ -355,14 +354,14 @@ static status find_task(struct engine *eng, const struct task_ref *ref, struct e
         }
     }
     if (st != ST_OK) return st;
-    if (!r) return error_at(err, ST_CONFLICT, "LEASE_LOST", "", "the run is finished");
+    if (!r) return error_at(err, REASON_LEASE_LOST, "", "the run is finished");
     if (!run_has_flow(r))
-        return error_at(err, ST_RETRY, "RUN_LOADING", "", "the run is being loaded: try again");
+        return error_at(err, REASON_RUN_LOADING, "", "the run is being loaded: try again");
     if (!r->plan) /* it can only end */
-        return error_at(err, ST_CONFLICT, "LEASE_LOST", "", "the run has lost its plan");
+        return error_at(err, REASON_LEASE_LOST, "", "the run has lost its plan");
     int64_t i = plan_find(r->plan, ref->step_id);
     if (i < 0)
-        return error_at(err, ST_NOT_FOUND, "STEP_NOT_FOUND", "", "the run has no step \"%.*s\"",
+        return error_at(err, REASON_STEP_NOT_FOUND, "", "the run has no step \"%.*s\"",
                         STR_ARG(ref->step_id));
     *run = r;
     *step = (uint32_t)i;
@@ -378,7 +377,7 @@ static status find_held(struct engine *eng, const struct task_ref *ref, struct e
     const struct flow_step *s = &(*run)->flow.steps[*step];
     if (s->phase != FLOW_OPEN || s->attempt != ref->attempt || (int64_t)s->leases != ref->lease ||
         s->lease_us == 0)
-        return error_at(err, ST_CONFLICT, "LEASE_LOST", "",
+        return error_at(err, REASON_LEASE_LOST, "",
                         "this lease is over: another has the task, or it is finished");
     return ST_OK;
 }
@@ -389,7 +388,7 @@ status engine_task_again(struct engine *eng, const struct task_ref *ref, struct 
     uint32_t step = 0;
     status st = find_held(eng, ref, &r, &step, err);
     if (st == ST_OK && flow_task_is_free(&r->flow, step, eng->ports.now_us(eng->ports.context)))
-        st = error_at(err, ST_CONFLICT, "LEASE_LOST", "", "this lease has run out");
+        st = error_at(err, REASON_LEASE_LOST, "", "this lease has run out");
     return st == ST_OK ? fill_task(r, step, arena, out, err) : st;
 }
 
@@ -414,8 +413,8 @@ void engine_task_done(struct engine *eng, const struct task_ref *ref, const stru
     struct news *n = NULL;
     status st = ST_OK;
     if (caller->actor.len > ACTOR_BYTES_MAX)
-        st = error_at(&err, ST_INVALID, "CONTEXT_INVALID", "/actor",
-                      "an actor has at most %d bytes", ACTOR_BYTES_MAX);
+        st = error_at(&err, REASON_CONTEXT_INVALID, "/actor", "an actor has at most %d bytes",
+                      ACTOR_BYTES_MAX);
     if (st == ST_OK) st = find_task(eng, ref, &r, &step, &err);
     if (st == ST_OK) {
         struct news news = {.kind = NEWS_RESULT,

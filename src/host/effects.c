@@ -142,7 +142,7 @@ static void on_asked(void *context, status st, const struct effect_info *info, b
     w->again = st == ST_RETRY;
     if (w->again) return;
     if (st != ST_OK) {
-        answer_failed(w, err->reason ? err->reason : "EFFECT_FAILED", str_c(err->msg));
+        answer_failed(w, err->reason ? reason_name(err->reason) : "EFFECT_FAILED", str_c(err->msg));
         return;
     }
     w->effect_id = info->effect.id;
@@ -265,7 +265,7 @@ void host_effects_start(struct host_effects *e, struct attempt *attempt) {
     w->asked = true; /* nobody else has it */
     answer_failed(w,
                   e->halted    ? "CANCELLED"
-                  : err.reason ? err.reason
+                  : err.reason ? reason_name(err.reason)
                                : "EFFECT_FAILED",
                   e->halted ? STR("cancelled: the host is closing") : str_c(err.msg));
 }

@@ -626,7 +626,7 @@ static status signal_item(const struct run_info *info, const struct signal *sign
     str subject = arena_str(arena, str_n(name, sizeof(name)));
     bool full = data.full;
     buf_release(&data);
-    if (full) return error_at(err, ST_LIMIT, "SIGNAL_INVALID", "/payload", "too large");
+    if (full) return error_as(err, ST_LIMIT, REASON_SIGNAL_INVALID, "/payload", "too large");
     status st = ledger_fact(&ids, EVENT_SIGNAL_RECEIVED, subject, 1, kept, item, err);
     item->actor = actor;
     return st;
@@ -644,11 +644,10 @@ status host_post_signal(struct ledger *ledger, str run_id, const struct signal *
     status st = signal_validate(&signal, err);
     if (st == ST_OK) st = ledger_find_run(ledger, run_id, &arena, &info, err);
     if (st == ST_NOT_FOUND)
-        st = error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "", "there is no run \"%.*s\"",
-                      STR_ARG(run_id));
+        st = error_at(err, REASON_RUN_NOT_FOUND, "", "there is no run \"%.*s\"", STR_ARG(run_id));
     if (st == ST_OK && run_is_final(info.head.status)) {
         if (signal.kind != SIGNAL_CANCEL)
-            st = error_at(err, ST_CONFLICT, "RUN_FINISHED", "", "the run is %s",
+            st = error_at(err, REASON_RUN_FINISHED, "", "the run is %s",
                           run_status_name(info.head.status));
         if (st == ST_OK) st = access_ride(ledger, riders, err);
         goto out;

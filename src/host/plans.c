@@ -121,7 +121,7 @@ static status allow(struct host_plan *slot, str tenant_id, bool open, struct err
 }
 
 static status too_many(struct error *err) {
-    return error_at(err, ST_LIMIT, "PLANS_TOO_MANY", "",
+    return error_at(err, REASON_PLANS_TOO_MANY, "",
                     "%d different plans are being carried out already", HOST_PLANS_MAX);
 }
 
@@ -200,7 +200,7 @@ static status charge(const struct host_plans *p, str tenant_id, struct host_plan
     for (size_t i = 0; i < HOST_PLANS_MAX && p->slots[i]; i++)
         theirs += pays(p->slots[i], tenant_id);
     if (theirs >= HOST_TENANT_PLANS_MAX)
-        return error_at(err, ST_LIMIT, "TENANT_PLANS_TOO_MANY", "",
+        return error_at(err, REASON_TENANT_PLANS_TOO_MANY, "",
                         "%d different plans of the tenant are being carried out, which is its "
                         "share: try again later",
                         HOST_TENANT_PLANS_MAX);
@@ -362,10 +362,10 @@ static status room(const struct host_plans *p, str tenant_id, struct error *err)
     for (const struct fetch *f = p->fetches; f; f = f->next)
         theirs += str_eq(f->tenant_id, tenant_id);
     if (p->fetch_count >= HOST_FETCHES_MAX)
-        return error_at(err, ST_LIMIT, "PLAN_FETCHES_TOO_MANY", "",
-                        "%d plans are being fetched already", HOST_FETCHES_MAX);
+        return error_at(err, REASON_PLAN_FETCHES_TOO_MANY, "", "%d plans are being fetched already",
+                        HOST_FETCHES_MAX);
     if (theirs >= HOST_TENANT_FETCHES_MAX)
-        return error_at(err, ST_LIMIT, "TENANT_FETCHES_TOO_MANY", "",
+        return error_at(err, REASON_TENANT_FETCHES_TOO_MANY, "",
                         "%d plans are being fetched for the tenant, which is its share: try again "
                         "later",
                         HOST_TENANT_FETCHES_MAX);
@@ -423,7 +423,7 @@ static status fetch_start(struct host_plans *p, str tenant_id, const struct plan
 }
 
 static status closing(struct error *err) {
-    return error_at(err, ST_RETRY, "CLOSING", "", "the engine is closing");
+    return error_at(err, REASON_CLOSING, "", "the engine is closing");
 }
 
 /* *wait: `done` will be called. Else the answer is here. */

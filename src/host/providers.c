@@ -126,7 +126,7 @@ static status on_find(void *context, str run_id, str step_id, struct arena *aren
     if (st == ST_OK) st = lease_owner(reader, info.run_no, &held, &owner, err);
     if (st == ST_OK) st = run_ref_find(reader, &info, arena, &ref, err);
     if (st == ST_OK && ref.provider != o->adapter)
-        st = error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "", "the run is none of %s",
+        st = error_at(err, REASON_RUN_NOT_FOUND, "", "the run is none of %s",
                       adapter_name(o->adapter));
     if (st != ST_OK) return st;
     out->ours = held && owner.node_no == host_node_no(p->options.host);
@@ -341,7 +341,7 @@ static status open_temporal(struct host_providers *p, uv_loop_t *loop, struct er
     buf_put_json_str(&ref, t.queue);
     buf_put_char(&ref, '}');
     if (ref.full)
-        return error_at(err, ST_INVALID, "TEMPORAL_OPTIONS_INVALID", "",
+        return error_at(err, REASON_TEMPORAL_OPTIONS_INVALID, "",
                         "the names of namespace and queue are too long");
     register_metrics(o, p->options.metrics);
     return temporal_open(loop, &t, &ports, &o->provider, err);
@@ -357,8 +357,7 @@ static status open_conductor(struct host_providers *p, uv_loop_t *loop, struct e
     buf_put_c(&ref, "{\"conductorUrl\":");
     buf_put_json_str(&ref, c.url);
     buf_put_char(&ref, '}');
-    if (ref.full)
-        return error_at(err, ST_INVALID, "CONDUCTOR_URL_INVALID", "", "the URL is too long");
+    if (ref.full) return error_at(err, REASON_CONDUCTOR_URL_INVALID, "", "the URL is too long");
     register_metrics(o, p->options.metrics);
     return conductor_open(loop, &c, &ports, &o->provider, err);
 }

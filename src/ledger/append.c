@@ -308,7 +308,7 @@ status ledger_append(struct ledger *l, struct append_request *const *reqs, size_
         if (st == ST_CONFLICT && !db_is_postgres(l->db)) {
             /* Nobody else writes to this file, so no row of ours can be there already. */
             st = err->code = ST_CORRUPT;
-            err->reason = "LEDGER_DAMAGED";
+            err->reason = REASON_LEDGER_DAMAGED;
         }
         if (st != ST_CONFLICT) break; /* a clash with another node: try again with fresh numbers */
     }

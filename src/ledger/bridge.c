@@ -48,7 +48,7 @@ static struct bridge_call *pop(struct calls *calls) {
 }
 
 static status closing(struct error *err) {
-    return error_at(err, ST_RETRY, "CLOSING", "", "the process is ending");
+    return error_at(err, REASON_CLOSING, "", "the process is ending");
 }
 
 /* On the ledger thread, or the loop's. */
@@ -111,7 +111,7 @@ void bridge_submit(struct bridge *b, struct bridge_call *call) {
 status bridge_try(struct bridge *b, struct bridge_call *call, struct error *err) {
     if (b->halted) return closing(err);
     if (b->waiting.first)
-        return error_at(err, ST_LIMIT, "QUEUE_FULL", "",
+        return error_at(err, REASON_QUEUE_FULL, "",
                         "%d appends are waiting already: try again later", QUEUE_REQUESTS_MAX);
     take(b, call);
     status st = writer_submit(b->writer, &call->write, err);

@@ -134,7 +134,7 @@ TEST_DB(bridge_waits_in_order_when_the_writer_is_full) {
     CHECK(bridge_is_full(loop.bridge));
     job_init(&late, &loop);
     CHECK(bridge_try(loop.bridge, &late.call, &err) == ST_LIMIT);
-    CHECK(strcmp(err.reason, "QUEUE_FULL") == 0);
+    CHECK(err.reason == REASON_QUEUE_FULL);
     CHECK(bridge_under_way(loop.bridge) == 1 + COUNT_OF(jobs));
     CHECK(sem_post(&gate) == 0);
     loop_run(&loop);
@@ -169,7 +169,7 @@ TEST_DB(bridge_halt_answers_everything_with_closing) {
     late[0].then = &late[1]; /* `done` submits when all is over */
     bridge_submit(loop.bridge, &late[0].call);
     CHECK(bridge_try(loop.bridge, &late[1].call, &err) == ST_RETRY);
-    CHECK(strcmp(err.reason, "CLOSING") == 0);
+    CHECK(err.reason == REASON_CLOSING);
     CHECK(jobs[COUNT_OF(jobs) - 1].answers == 0 && late[0].answers == 0);
     CHECK(sem_post(&gate) == 0);
     writer_close(loop.writer);
@@ -177,7 +177,7 @@ TEST_DB(bridge_halt_answers_everything_with_closing) {
     for (size_t i = 0; i < COUNT_OF(jobs); i++) {
         CHECK(jobs[i].answers == 1, "job %zu was answered %d times", i, jobs[i].answers);
         CHECK(jobs[i].call.write.code == ST_RETRY);
-        CHECK(strcmp(jobs[i].call.write.err.reason, "CLOSING") == 0);
+        CHECK(jobs[i].call.write.err.reason == REASON_CLOSING);
     }
     CHECK(jobs[0].runs == 1 && jobs[COUNT_OF(jobs) - 1].runs == 0);
     CHECK(late[0].answers == 1 && late[1].answers == 1 && late[0].runs + late[1].runs == 0);

@@ -74,7 +74,7 @@ static status check_head(struct ledger *l, const struct tenant *t, struct error 
     db_bind_int(q, 1, pos_of(t->tenant_no, t->seq));
     st = db_step(q, &row, err);
     if (st == ST_OK && (!row || !str_eq(db_blob(q, 0), str_n(t->head, SHA256_LEN)))) {
-        st = error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "",
+        st = error_at(err, REASON_LEDGER_DAMAGED, "",
                       "tenant \"%.*s\": event %lld is not the one its head names",
                       STR_ARG(t->tenant_id), (long long)t->seq);
     }

@@ -83,7 +83,7 @@ void effect_stored_key(int64_t tenant_no, str key, struct buf *out) {
 }
 
 static status id_taken(struct error *why) {
-    return error_at(why, ST_CONFLICT, "EFFECT_ID_TAKEN", "/effectId",
+    return error_at(why, REASON_EFFECT_ID_TAKEN, "/effectId",
                     "an effect of another run has this id");
 }
 
@@ -134,7 +134,7 @@ static status find_stored(struct group *g, const struct tenant *t, const struct 
                                       .persisted_us = db_int(q, 2)};
         memcpy(res->event_id.b, db_blob(q, 1).ptr, 16);
     } else if (st == ST_OK && row) {
-        st = error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "", "an effect's request is missing");
+        st = error_at(err, REASON_LEDGER_DAMAGED, "", "an effect's request is missing");
     }
     db_reset(q);
     return st;

@@ -14,15 +14,14 @@ static bool is_step_id(str id) {
 /* The views show it as JSON: what is no object must not get in. */
 static status check_data(str data, struct error *err) {
     if (!data.ptr)
-        return error_at(err, ST_INVALID, "FIELD_MISSING", "/data",
-                        "a fact needs its data, {} at least");
+        return error_at(err, REASON_FIELD_MISSING, "/data", "a fact needs its data, {} at least");
     struct arena arena;
     yyjson_val *root = NULL;
     struct json_limits limits = {EVENT_BYTES_MAX, JSON_DEPTH_MAX - 1};
     arena_init(&arena, 4096, SIZE_MAX);
     status st = json_parse(data, limits, &arena, &root, err);
     if (st == ST_OK && !yyjson_is_obj(root)) {
-        st = error_at(err, ST_INVALID, "PAYLOAD_NOT_OBJECT", "/data",
+        st = error_at(err, REASON_PAYLOAD_NOT_OBJECT, "/data",
                       "the data of a fact must be an object, found %s", yyjson_get_type_desc(root));
     }
     arena_release(&arena);
@@ -36,12 +35,11 @@ status ledger_fact(const struct event *run_ids, enum event_type type, str subjec
     uuid ignored;
     bool names_uuid = info->family == FAMILY_SIGNAL || info->family == FAMILY_EFFECT;
     if (names_uuid ? !uuid_parse(subject, &ignored) : !is_step_id(subject)) {
-        return error_at(err, ST_INVALID, "FIELD_TYPE", "/aggregateId",
-                        "%.*s needs the %s it is about", STR_ARG(info->name),
-                        names_uuid ? "UUID of the signal or effect" : "step");
+        return error_at(err, REASON_FIELD_TYPE, "/aggregateId", "%.*s needs the %s it is about",
+                        STR_ARG(info->name), names_uuid ? "UUID of the signal or effect" : "step");
     }
     if (occurrence < 1)
-        return error_at(err, ST_INVALID, "ATTEMPT_OUT_OF_RANGE", "/occurrence",
+        return error_at(err, REASON_ATTEMPT_OUT_OF_RANGE, "/occurrence",
                         "occurrences count from 1");
     status st = check_data(data, err);
     if (st != ST_OK) return st;

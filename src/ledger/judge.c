@@ -61,9 +61,8 @@ static status stored_ids(struct group *g, int64_t pos, struct stored_ids *out, s
         out->run_seq = db_int(q, 2);
         out->persisted_us = db_int(q, 3);
     } else if (st == ST_OK) {
-        st = error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "",
-                      "event %lld of tenant number %lld is missing", (long long)pos_seq(pos),
-                      (long long)pos_tenant(pos));
+        st = error_at(err, REASON_LEDGER_DAMAGED, "", "event %lld of tenant number %lld is missing",
+                      (long long)pos_seq(pos), (long long)pos_tenant(pos));
     }
     db_reset(q);
     return st;
@@ -88,12 +87,12 @@ static status check_duplicate(struct group *g, const struct run_entry *entry, co
                                           .persisted_us = ids.persisted_us};
             return ST_OK;
         }
-        error_at(why, ST_LIMIT, "KEY_PREFIX_COLLISION", "/idempotencyKey",
+        error_at(why, REASON_KEY_PREFIX_COLLISION, "/idempotencyKey",
                  "the first 8 bytes of this key equal those of another key of the run");
         return ST_OK;
     }
     if (seen_id(&entry->seen, id_prefix(e->event_id))) {
-        error_at(why, ST_CONFLICT, "EVENT_ID_REUSED", "/eventId",
+        error_at(why, REASON_EVENT_ID_REUSED, "/eventId",
                  "another event of the run has this eventId");
     }
     return ST_OK;
@@ -124,7 +123,7 @@ static status resolve_cause(struct group *g, const struct run_entry *entry, cons
     status st = t ? lots_find(g->l, t->tenant_no, *item->cause, &pos, err)
                   : error_set(err, ST_NOT_FOUND, "no tenant");
     if (st == ST_NOT_FOUND) {
-        error_at(why, ST_INVALID, "CAUSE_NOT_FOUND", "/causationId",
+        error_at(why, REASON_CAUSE_NOT_FOUND, "/causationId",
                  "the causing event is not in the tenant's ledger: a cause must be appended before "
                  "its effect");
         return ST_OK;
@@ -147,7 +146,7 @@ static status check_provider(struct group *g, const struct run_entry *entry, con
     struct provider_ref *r = arena_try(&l->scratch, sizeof(*r));
     if (!r) return ledger_no_memory(err);
     if (!provider_ref_parse(e->payload, &l->scratch, r)) {
-        error_at(why, ST_INVALID, "PROVIDER_LINK_INVALID", "/payload",
+        error_at(why, REASON_PROVIDER_LINK_INVALID, "/payload",
                  "RunProviderLinked needs the strings provider, workflowId and providerRunId in "
                  "its payload");
         return ST_OK;
@@ -175,7 +174,7 @@ static status check_provider(struct group *g, const struct run_entry *entry, con
     if (holder == 0)
         *ref = r;
     else if (!entry || holder != entry->run_no) {
-        error_at(why, ST_CONFLICT, "PROVIDER_REF_TAKEN", "/payload",
+        error_at(why, REASON_PROVIDER_REF_TAKEN, "/payload",
                  "that provider run belongs to another run");
     }
     return ST_OK;
@@ -287,7 +286,7 @@ static status accept(struct group *g, struct append_item *item, struct run_entry
     if (entry->run.head.last_seq >=
         rec.seq) { /* rows that the tenant's end does not know: somebody put them there */
         if (g->beside) return group_moved(err); /* perhaps another node, just now */
-        return error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "",
+        return error_at(err, REASON_LEDGER_DAMAGED, "",
                         "run \"%.*s\" has events behind the newest of tenant \"%.*s\"",
                         STR_ARG(entry->run_id), STR_ARG(t->tenant_id));
     }
@@ -394,16 +393,16 @@ status group_send_rows(struct group *g, struct error *err) {
 static status check_actor(str actor, struct error *why) {
     size_t bad = 0;
     if (actor.len > ACTOR_BYTES_MAX) {
-        return error_at(why, ST_INVALID, "FIELD_TOO_LONG", "/actor",
+        return error_at(why, REASON_FIELD_TOO_LONG, "/actor",
                         "the actor has %zu bytes, at most %d are allowed", actor.len,
                         ACTOR_BYTES_MAX);
     }
     if (!str_utf8(actor, &bad)) {
-        return error_at(why, ST_INVALID, "JSON_UTF8", "/actor",
-                        "the actor is not valid UTF-8 at byte %zu", bad);
+        return error_at(why, REASON_JSON_UTF8, "/actor", "the actor is not valid UTF-8 at byte %zu",
+                        bad);
     }
     if (str_has(actor, 0))
-        return error_at(why, ST_INVALID, "JSON_NUL", "/actor", "the actor must not contain U+0000");
+        return error_at(why, REASON_JSON_NUL, "/actor", "the actor must not contain U+0000");
     return ST_OK;
 }
 
@@ -412,7 +411,7 @@ static status check_tenant(const struct run_entry *entry, const struct tenant *t
     status st = check_actor(item->actor, why);
     if (st != ST_OK) return st;
     if (!entry || (t && entry->tenant_no == t->tenant_no)) return ST_OK;
-    return error_at(why, ST_CONFLICT, "RUN_ID_TAKEN", "/runId", "the run id \"%.*s\" is in use",
+    return error_at(why, REASON_RUN_ID_TAKEN, "/runId", "the run id \"%.*s\" is in use",
                     STR_ARG(item->event.run_id));
 }
 
@@ -421,11 +420,11 @@ static status check_tenant(const struct run_entry *entry, const struct tenant *t
 static status check_identity(const struct run_entry *entry, const struct event *e,
                              struct error *why) {
     if (!str_eq(entry->project_id, e->project_id)) {
-        return error_at(why, ST_CONFLICT, "RUN_IDENTITY_MISMATCH", "/projectId",
+        return error_at(why, REASON_RUN_IDENTITY_MISMATCH, "/projectId",
                         "the run belongs to project \"%.*s\"", STR_ARG(entry->project_id));
     }
     if (!str_eq(entry->environment_id, e->environment_id)) {
-        return error_at(why, ST_CONFLICT, "RUN_IDENTITY_MISMATCH", "/environmentId",
+        return error_at(why, REASON_RUN_IDENTITY_MISMATCH, "/environmentId",
                         "the run belongs to environment \"%.*s\"", STR_ARG(entry->environment_id));
     }
     return ST_OK;
@@ -436,7 +435,7 @@ static status check_identity(const struct run_entry *entry, const struct event *
 static status check_owner(const struct append_request *req, const struct run_entry *entry,
                           const struct event *e, struct error *why) {
     if (!req->outside || !entry->leased || e->type == EVENT_UNKNOWN) return ST_OK;
-    return error_at(why, ST_CONFLICT, "RUN_ENGINE_OWNED", "/runId",
+    return error_at(why, REASON_RUN_ENGINE_OWNED, "/runId",
                     "an engine carries this run out and appends its events: send it a signal");
 }
 
@@ -512,7 +511,7 @@ static void check_position(struct group *g, const struct append_request *req, st
                                     ? cache_get(&g->l->cache, req->items[0].event.run_id)
                                     : NULL;
     if (e && e->moved_seq > claim->known_seq)
-        error_at(why, ST_CONFLICT, "RUN_MOVED", "",
+        error_at(why, REASON_RUN_MOVED, "",
                  "the run is at sequence number %lld, not at %lld any more",
                  (long long)e->moved_seq, (long long)claim->known_seq);
 }
@@ -547,7 +546,7 @@ static status check_opener(struct append_request *req, size_t i) {
     if (!req->claim || req->claim->known_seq >= 0 || r->code != ST_OK || !r->duplicate ||
         uuid_eq(r->event_id, req->items[i].event.event_id))
         return ST_OK;
-    error_at(&why, ST_CONFLICT, "RUN_MOVED", "", "another node has opened the run");
+    error_at(&why, REASON_RUN_MOVED, "", "another node has opened the run");
     *r = (struct append_result){0};
     return refuse(req, r, &why);
 }

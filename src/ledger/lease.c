@@ -87,7 +87,7 @@ static status take_body(struct ledger *l, void *context, struct error *err) {
     if (st == ST_OK && t->out.node_no == 0) st = insert_node(l, t->name, &t->out, err);
     if (st != ST_OK) return st;
     if (db_is_postgres(l->db) && until > now)
-        return error_at(err, ST_CONFLICT, "NODE_ALIVE", "",
+        return error_at(err, REASON_NODE_ALIVE, "",
                         "a process named \"%.*s\" is at work on this ledger", STR_ARG(t->name));
     t->out.epoch++;
     int64_t values[] = {t->out.node_no, t->out.epoch, now + t->lease_ms * 1000};
@@ -100,7 +100,7 @@ status lease_take(struct ledger *l, str name, int64_t lease_ms, struct lease *ou
     ASSERT(!l->in_member); /* two new nodes may want one number: then the transaction is tried again */
     struct take t = {.name = name, .lease_ms = lease_ms};
     status st = ST_CONFLICT;
-    err->reason = NULL;
+    err->reason = REASON_NONE;
     for (int tries = 0; tries < TAKE_TRIES_MAX && st == ST_CONFLICT && !err->reason; tries++)
         st = ledger_transact(l, take_body, &t, err);
     if (st == ST_CONFLICT && !err->reason) st = err->code = ST_RETRY;
@@ -114,7 +114,7 @@ struct renewal {
 };
 
 static status lost(struct error *err) {
-    return error_at(err, ST_CONFLICT, "LEASE_LOST", "",
+    return error_at(err, REASON_LEASE_LOST, "",
                     "another node has taken over: this one can change nothing more");
 }
 

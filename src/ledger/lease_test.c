@@ -109,7 +109,7 @@ TEST_DB(lease_claims_travel_with_their_events) {
 
 static void check_owned(struct bench *b, const char *type, const char *run) {
     struct append_result r = put_by(b, type, run, NULL, true);
-    CHECK(r.code == ST_CONFLICT && strcmp(r.err->reason, "RUN_ENGINE_OWNED") == 0, "%s: %s", type,
+    CHECK(r.code == ST_CONFLICT && r.err->reason == REASON_RUN_ENGINE_OWNED, "%s: %s", type,
           r.err ? r.err->msg : "taken");
 }
 
@@ -133,7 +133,7 @@ TEST_DB(lease_keeps_producers_out) {
     c = claim(&me, CLAIM_CLOSE, 0);
     CHECK(put(&b, "RunCompleted", "r1", &c).code == ST_OK);
     struct append_result late = put_by(&b, "RunCancelled", "r1", NULL, true);
-    CHECK(late.code == ST_CONFLICT && strcmp(late.err->reason, "INVALID_TRANSITION") == 0);
+    CHECK(late.code == ST_CONFLICT && late.err->reason == REASON_INVALID_TRANSITION);
     close_bench(&b);
 }
 
@@ -150,9 +150,9 @@ TEST_DB(lease_fences_the_node_that_lost_it) {
     CHECK(new.node_no == old.node_no &&new.epoch == old.epoch + 1);
     c = claim(&old, CLAIM_NONE, 0);
     struct append_result r = put(&b, "RunPaused", "r1", &c);
-    CHECK(r.code == ST_CONFLICT && strcmp(r.err->reason, "LEASE_LOST") == 0);
+    CHECK(r.code == ST_CONFLICT && r.err->reason == REASON_LEASE_LOST);
     CHECK(lease_renew(b.ledger, &old, 1000, &err) == ST_CONFLICT);
-    CHECK(strcmp(err.reason, "LEASE_LOST") == 0);
+    CHECK(err.reason == REASON_LEASE_LOST);
     CHECK(lease_renew(b.ledger, &new, 1000, &err) == ST_OK, "%s", err.msg);
     c = claim(&new, CLAIM_NONE, 0);
     CHECK(put(&b, "RunPaused", "r1", &c).code == ST_OK);
@@ -211,7 +211,7 @@ TEST(lease_names_are_exclusive_on_postgres) {
     struct lease two = {0};
     CHECK(lease_take(b.ledger, STR("n"), 60000, &one, &err) == ST_OK, "%s", err.msg);
     CHECK(lease_take(b.ledger, STR("n"), 60000, &two, &err) == ST_CONFLICT);
-    CHECK(strcmp(err.reason, "NODE_ALIVE") == 0);
+    CHECK(err.reason == REASON_NODE_ALIVE);
     CHECK(lease_release(b.ledger, &one, &err) == ST_OK, "%s", err.msg);
     CHECK(lease_take(b.ledger, STR("n"), 60000, &two, &err) == ST_OK, "%s", err.msg);
     close_bench(&b);

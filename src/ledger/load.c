@@ -20,8 +20,8 @@ static status entry_fill(struct run_entry *e, struct db_stmt *q, struct error *e
     str correlation = db_text(q, 6);
     str signal = db_text(q, 7);
     if (!uuid_parse(run_uuid, &e->run_uuid) || correlation.len != UUID_TEXT_LEN) {
-        return error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "",
-                        "run \"%.*s\" has no readable identity", STR_ARG(e->run_id));
+        return error_at(err, REASON_LEDGER_DAMAGED, "", "run \"%.*s\" has no readable identity",
+                        STR_ARG(e->run_id));
     }
     memcpy(e->correlation, correlation.ptr, UUID_TEXT_LEN);
     e->has_signal = signal.len == UUID_TEXT_LEN;

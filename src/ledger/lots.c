@@ -102,7 +102,7 @@ static status read_lot(struct ledger *l, int64_t lot, struct lot_item *items, si
     size_t n = 0;
     while ((st = db_step(q, &row, err)) == ST_OK && row && n < LOT_EVENTS) {
         if (db_blob(q, 1).len != 16) {
-            st = error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "", "event %lld has no id",
+            st = error_at(err, REASON_LEDGER_DAMAGED, "", "event %lld has no id",
                           (long long)pos_seq(db_int(q, 0)));
             break;
         }
@@ -347,6 +347,6 @@ status lots_find(struct ledger *l, int64_t tenant_no, uuid id, int64_t *pos, str
     if (st != ST_OK || *pos != 0) return st;
     char text[UUID_TEXT_LEN];
     uuid_format(id, text);
-    return error_at(err, ST_NOT_FOUND, "EVENT_NOT_FOUND", "", "there is no event \"%.*s\"",
-                    UUID_TEXT_LEN, text);
+    return error_at(err, REASON_EVENT_NOT_FOUND, "", "there is no event \"%.*s\"", UUID_TEXT_LEN,
+                    text);
 }

@@ -276,11 +276,10 @@ TEST_DB(members_that_are_refused_leave_nothing_behind) {
     int64_t before = commits(&r);
     go(&r);
     CHECK(commits(&r) - before == 1);
-    CHECK(twice->call.code == ST_CONFLICT && strcmp(twice->call.err.reason, "KEY_ID_TAKEN") == 0);
-    CHECK(none->call.code == ST_NOT_FOUND && strcmp(none->call.err.reason, "KEY_NOT_FOUND") == 0);
-    CHECK(moved->call.code == ST_CONFLICT &&
-          strcmp(moved->call.err.reason, "PRECONDITION_FAILED") == 0);
-    CHECK(lost->call.code == ST_CONFLICT && strcmp(lost->call.err.reason, "LEASE_LOST") == 0);
+    CHECK(twice->call.code == ST_CONFLICT && twice->call.err.reason == REASON_KEY_ID_TAKEN);
+    CHECK(none->call.code == ST_NOT_FOUND && none->call.err.reason == REASON_KEY_NOT_FOUND);
+    CHECK(moved->call.code == ST_CONFLICT && moved->call.err.reason == REASON_PRECONDITION_FAILED);
+    CHECK(lost->call.code == ST_CONFLICT && lost->call.err.reason == REASON_LEASE_LOST);
     CHECK(r.jobs[0].call.code == ST_OK && r.jobs[0].result.code == ST_OK);
     CHECK(r.jobs[1].call.code == ST_OK && r.jobs[6].result.code == ST_OK);
     rig_close(&r);

@@ -44,7 +44,7 @@ static status read_record(struct db_stmt *q, struct arena *arena, struct event_r
     if (row.event_id.len != 16 || row.key.len != SHA256_LEN || hash.len != SHA256_LEN ||
         !uuid_parse(correlation, &rec->correlation_id) || row.emitted_digits < 0 ||
         row.emitted_digits > 9) {
-        return error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "",
+        return error_at(err, REASON_LEDGER_DAMAGED, "",
                         "event %lld of tenant number %lld is not readable", (long long)rec->seq,
                         (long long)pos_tenant(row.pos));
     }
@@ -108,8 +108,7 @@ static status run_numbers(struct ledger *l, str run_id, int64_t *run_no, int64_t
         *run_no = db_int(q, 0);
         *tenant_no = db_int(q, 1);
     } else if (st == ST_OK) {
-        st = error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "", "there is no run \"%.*s\"",
-                      STR_ARG(run_id));
+        st = error_at(err, REASON_RUN_NOT_FOUND, "", "there is no run \"%.*s\"", STR_ARG(run_id));
     }
     db_reset(q);
     return st;
@@ -128,7 +127,7 @@ status tenant_number(struct ledger *l, str tenant_id, int64_t *tenant_no, int64_
         *tenant_no = db_int(q, 0);
         *seq = db_int(q, 1);
     } else if (st == ST_OK) {
-        st = error_at(err, ST_NOT_FOUND, "TENANT_NOT_FOUND", "", "there is no tenant \"%.*s\"",
+        st = error_at(err, REASON_TENANT_NOT_FOUND, "", "there is no tenant \"%.*s\"",
                       STR_ARG(tenant_id));
     }
     db_reset(q);
@@ -236,9 +235,8 @@ static status read_at(struct ledger *l, int64_t pos, struct arena *arena, struct
     if (st == ST_OK && row)
         st = read_record(q, arena, out, err);
     else if (st == ST_OK) {
-        st = error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "",
-                      "event %lld of tenant number %lld is missing", (long long)pos_seq(pos),
-                      (long long)pos_tenant(pos));
+        st = error_at(err, REASON_LEDGER_DAMAGED, "", "event %lld of tenant number %lld is missing",
+                      (long long)pos_seq(pos), (long long)pos_tenant(pos));
     }
     db_reset(q);
     return st;
@@ -266,8 +264,8 @@ status ledger_causes(struct ledger *l, uuid event_id, size_t limit, struct arena
         if (st != ST_OK) break;
         int64_t cause = records[n].cause_seq;
         if (cause >= records[n].seq) {
-            st = error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "",
-                          "event %lld is caused by a later one", (long long)records[n].seq);
+            st = error_at(err, REASON_LEDGER_DAMAGED, "", "event %lld is caused by a later one",
+                          (long long)records[n].seq);
         }
         pos = cause > 0 ? pos_of(tenant_no, cause) : 0;
         n++;
@@ -295,9 +293,9 @@ status ledger_seq_at(struct ledger *l, str tenant_id, int64_t us, int64_t *out, 
         db_bind_int(q, 1, pos_of(tenant_no, mid));
         st = db_step(q, &row, err);
         if (st == ST_OK && !row) {
-            st = error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "",
-                          "event %lld of tenant \"%.*s\" is missing", (long long)mid,
-                          STR_ARG(tenant_id));
+            st =
+                error_at(err, REASON_LEDGER_DAMAGED, "", "event %lld of tenant \"%.*s\" is missing",
+                         (long long)mid, STR_ARG(tenant_id));
         }
         if (st == ST_OK && db_int(q, 0) >= us)
             high = mid;

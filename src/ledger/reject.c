@@ -15,7 +15,7 @@ static status rejection_read(struct ledger *l, str tenant_id, str key_hex, struc
     st = db_step(q, found, err);
     if (st == ST_OK && *found) {
         str text = db_text(q, 0);
-        error_at(why, ST_CONFLICT, "INVALID_TRANSITION", "/eventType", "%.*s", STR_ARG(text));
+        error_at(why, REASON_INVALID_TRANSITION, "/eventType", "%.*s", STR_ARG(text));
     }
     db_reset(q);
     return st;
@@ -61,12 +61,12 @@ status reject_transition(struct ledger *l, const struct event *e, const struct t
     status st = rejection_read(l, e->tenant_id, key, why, &found, err);
     if (st != ST_OK || found) return st;
     if (event_family_of(e) == FAMILY_STEP) {
-        error_at(why, ST_CONFLICT, "INVALID_TRANSITION", "/eventType",
+        error_at(why, REASON_INVALID_TRANSITION, "/eventType",
                  "%.*s is not legal: attempt %lld of step \"%.*s\" is %s, %s was attempted",
                  STR_ARG(e->type_name), (long long)e->logical_attempt, STR_ARG(e->subject),
                  bad->prior, bad->attempted);
     } else {
-        error_at(why, ST_CONFLICT, "INVALID_TRANSITION", "/eventType",
+        error_at(why, REASON_INVALID_TRANSITION, "/eventType",
                  "%.*s is not legal: the run is %s, %s was attempted", STR_ARG(e->type_name),
                  bad->prior, bad->attempted);
     }

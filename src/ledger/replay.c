@@ -17,7 +17,7 @@ enum { REPLAY_PAGE_POSTGRES = 8192 };
 /* clang-format on */
 
 static status bad_row(const struct event_row *row, const char *what, struct error *err) {
-    return error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "", "event %lld of tenant number %lld: %s",
+    return error_at(err, REASON_LEDGER_DAMAGED, "", "event %lld of tenant number %lld: %s",
                     (long long)pos_seq(row->pos), (long long)pos_tenant(row->pos), what);
 }
 

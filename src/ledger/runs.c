@@ -42,8 +42,8 @@ static status read_run_info(struct db_stmt *q, struct arena *arena, struct run_i
         if (!arena_try_str(arena, db_text(q, (int)i + 1), texts[i])) return ledger_no_memory(err);
     }
     if (!uuid_parse(db_text(q, 7), &r.run_uuid) || !uuid_parse(db_text(q, 8), &r.correlation_id)) {
-        return error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "",
-                        "run \"%.*s\" has no readable identity", STR_ARG(r.run_id));
+        return error_at(err, REASON_LEDGER_DAMAGED, "", "run \"%.*s\" has no readable identity",
+                        STR_ARG(r.run_id));
     }
     if (!uuid_parse(db_text(q, 9), &r.signal_id)) r.signal_id = r.correlation_id;
     int64_t status_value = db_int(q, 10);
@@ -86,11 +86,10 @@ status ledger_find_run(struct ledger *l, str run_id, struct arena *arena, struct
     db_bind_text(q, 1, run_id);
     st = one_run(q, arena, out, &found, err);
     if (st == ST_OK && found && !str_eq(out->run_id, run_id)) {
-        return error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "", "the index of runs is damaged");
+        return error_at(err, REASON_LEDGER_DAMAGED, "", "the index of runs is damaged");
     }
     if (st == ST_OK && !found) {
-        return error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "", "there is no run \"%.*s\"",
-                        STR_ARG(run_id));
+        return error_at(err, REASON_RUN_NOT_FOUND, "", "there is no run \"%.*s\"", STR_ARG(run_id));
     }
     return st;
 }
@@ -114,7 +113,7 @@ status ledger_find_provider(struct ledger *l, str tenant_id, str provider, str w
     db_bind_text(q, 4, tenant_id);
     st = one_run(q, arena, out, &found, err);
     if (st == ST_OK && !found) {
-        return error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "",
+        return error_at(err, REASON_RUN_NOT_FOUND, "",
                         "there is no run for workflow \"%.*s\", run \"%.*s\" of %.*s",
                         STR_ARG(workflow_id), STR_ARG(provider_run_id), STR_ARG(provider));
     }
@@ -440,7 +439,7 @@ static status read_runs(struct hunt *h, size_t count, struct arena *arena, struc
     if (q) db_reset(q);
     buf_release(&numbers);
     if (st == ST_OK && n != count) /* runs are never removed */
-        st = error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "", "rows of runs are missing");
+        st = error_at(err, REASON_LEDGER_DAMAGED, "", "rows of runs are missing");
     return st;
 }
 

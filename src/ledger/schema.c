@@ -496,7 +496,7 @@ static status write_version(struct db *db, int64_t version, struct error *err) {
 }
 
 static status too_new(int64_t version, struct error *err) {
-    return error_at(err, ST_INVALID, "SCHEMA_VERSION", "",
+    return error_at(err, REASON_SCHEMA_VERSION, "",
                     "the ledger has schema version %lld, this program works with %d",
                     (long long)version, LEDGER_SCHEMA_VERSION);
 }

@@ -89,9 +89,9 @@ TEST_DB(schema_of_another_version_is_refused) {
     struct error err = {0};
     CHECK(schema_migrate(db, &err) == ST_OK, "%s", err.msg);
     exec(db, "UPDATE ledger_meta SET value = '99' WHERE name = 'schema_version'");
-    CHECK(schema_migrate(db, &err) == ST_INVALID && strcmp(err.reason, "SCHEMA_VERSION") == 0, "%s",
+    CHECK(schema_migrate(db, &err) == ST_INVALID && err.reason == REASON_SCHEMA_VERSION, "%s",
           err.msg);
-    CHECK(schema_check(db, &err) == ST_INVALID && strcmp(err.reason, "SCHEMA_VERSION") == 0, "%s",
+    CHECK(schema_check(db, &err) == ST_INVALID && err.reason == REASON_SCHEMA_VERSION, "%s",
           err.msg);
     CHECK(ledger_open(url, NULL, &l, &err) == ST_INVALID, "%s", err.msg);
     CHECK(ledger_open_reader(url, &l, &err) == ST_INVALID, "%s", err.msg);

@@ -244,7 +244,7 @@ void writer_close(struct writer *w) {
 
 static status check_size(const struct writer_call *call, struct error *err) {
     if (call->request.count <= BATCH_EVENTS_MAX) return ST_OK;
-    return error_at(err, ST_LIMIT, "BATCH_TOO_LARGE", "",
+    return error_at(err, REASON_BATCH_TOO_LARGE, "",
                     "a batch of %zu events, at most %d are allowed", call->request.count,
                     BATCH_EVENTS_MAX);
 }
@@ -258,8 +258,8 @@ static void join(struct writer_call *call) {
 
 static status refused(struct writer *w, struct error *err) {
     if (queue_is_shut(w->queue)) return error_set(err, ST_RETRY, "the ledger is closing");
-    return error_at(err, ST_LIMIT, "QUEUE_FULL", "",
-                    "%d appends are waiting already: try again later", QUEUE_REQUESTS_MAX);
+    return error_at(err, REASON_QUEUE_FULL, "", "%d appends are waiting already: try again later",
+                    QUEUE_REQUESTS_MAX);
 }
 
 status writer_submit(struct writer *w, struct writer_call *call, struct error *err) {

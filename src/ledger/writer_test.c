@@ -130,9 +130,9 @@ TEST_DB(writer_pushes_back_when_the_queue_is_full) {
     while (taken < COUNT_OF(jobs) && writer_submit(w, &jobs[taken].call, &err) == ST_OK)
         taken++;
     CHECK(taken == QUEUE_REQUESTS_MAX + 1, "%zu", taken);
-    CHECK(err.code == ST_LIMIT && strcmp(err.reason, "QUEUE_FULL") == 0, "%s", err.msg);
+    CHECK(err.code == ST_LIMIT && err.reason == REASON_QUEUE_FULL, "%s", err.msg);
     CHECK(writer_append(w, &jobs[taken].call, 20, &err) == ST_LIMIT &&
-              strcmp(err.reason, "QUEUE_FULL") == 0,
+              err.reason == REASON_QUEUE_FULL,
           "%s", err.msg);
     for (size_t i = 0; i < COUNT_OF(jobs); i++)
         CHECK(atomic_load(&jobs[i].answered) == 0, "job %zu", i);
@@ -154,11 +154,10 @@ TEST(writer_refuses_a_batch_that_is_too_large) {
     struct error err = {0};
     job_init(&job, 1);
     job.call.request.count = BATCH_EVENTS_MAX + 1;
-    CHECK(writer_submit(w, &job.call, &err) == ST_LIMIT &&
-              strcmp(err.reason, "BATCH_TOO_LARGE") == 0,
+    CHECK(writer_submit(w, &job.call, &err) == ST_LIMIT && err.reason == REASON_BATCH_TOO_LARGE,
           "%s", err.msg);
     CHECK(writer_append(w, &job.call, 1000, &err) == ST_LIMIT &&
-              strcmp(err.reason, "BATCH_TOO_LARGE") == 0,
+              err.reason == REASON_BATCH_TOO_LARGE,
           "%s", err.msg);
     writer_close(w);
     CHECK(atomic_load(&job.answered) == 0);

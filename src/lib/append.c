@@ -142,7 +142,7 @@ static void note_failure(const cairn_result *result, cairn_status *code, cairn_e
 
 static status check_batch(size_t count, struct error *err) {
     if (count <= BATCH_EVENTS_MAX) return ST_OK;
-    return error_at(err, ST_LIMIT, "BATCH_TOO_LARGE", "",
+    return error_at(err, REASON_BATCH_TOO_LARGE, "",
                     "a batch of %zu events, at most %d are allowed", count, BATCH_EVENTS_MAX);
 }
 

@@ -92,7 +92,7 @@ void cairn_close(cairn_store *s) {
 
 status store_append(cairn_store *s, struct append_request *request, struct error *err) {
     if (!s->writer) {
-        return error_at(err, ST_INVALID, "STORE_READ_ONLY", "", "the store was opened read-only");
+        return error_at(err, REASON_STORE_READ_ONLY, "", "the store was opened read-only");
     }
     return request->count > 0 ? producer_append_writer(s->writer, request, err) : ST_OK;
 }

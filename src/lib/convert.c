@@ -39,7 +39,7 @@ static void give_time(int64_t us, char out[TIME_TEXT_MAX + 1]) {
 cairn_status give_error(const struct error *err, cairn_error *out) {
     if (out) {
         out->code = (cairn_status)err->code;
-        out->reason = err->reason ? err->reason : "";
+        out->reason = reason_name(err->reason);
         memcpy(out->where, err->where, sizeof(out->where));
         memcpy(out->message, err->msg, sizeof(out->message));
     }
@@ -105,9 +105,9 @@ void give_verification(const struct verify_report *report, cairn_verification *o
 
 /* ---- taking ---- */
 
-static status bad_field(struct error *err, const char *reason, const char *where,
+static status bad_field(struct error *err, enum reason reason, const char *where,
                         const char *what) {
-    return error_at(err, ST_INVALID, reason, where, "event: %s", what);
+    return error_at(err, reason, where, "event: %s", what);
 }
 
 static status take_uuid(const char *text, const char *where, struct arena *arena, const uuid **out,
@@ -117,7 +117,7 @@ static status take_uuid(const char *text, const char *where, struct arena *arena
     if (!id) return error_set(err, ST_RETRY, "out of memory");
     *out = id;
     if (uuid_parse(str_c(text), id)) return ST_OK;
-    return bad_field(err, "FIELD_NOT_UUID", where, "not a UUID in canonical text form");
+    return bad_field(err, REASON_FIELD_NOT_UUID, where, "not a UUID in canonical text form");
 }
 
 status take_fields(const cairn_event *in, struct arena *arena, struct append_item *item,
@@ -142,7 +142,7 @@ status take_fields(const cairn_event *in, struct arena *arena, struct append_ite
     e->engine_attempt = in->engine_attempt_id;
     if (in->emitted_at &&
         !time_parse_utc(str_c(in->emitted_at), &e->emitted_ns, &e->emitted_digits)) {
-        return bad_field(err, "TIME_NOT_RFC3339_UTC", "/emittedAt",
+        return bad_field(err, REASON_TIME_NOT_RFC3339_UTC, "/emittedAt",
                          "\"emittedAt\" must be RFC 3339 in UTC, such as 2026-02-16T08:00:00Z");
     }
     item->actor = str_c(in->actor);
@@ -157,7 +157,7 @@ status take_fields(const cairn_event *in, struct arena *arena, struct append_ite
 static status check_key(const char *key, struct event *e, struct error *err) {
     if (!key) return ST_OK;
     if (!hex_decode(str_c(key), e->key, SHA256_LEN)) {
-        return bad_field(err, "KEY_MALFORMED", "/idempotencyKey",
+        return bad_field(err, REASON_KEY_MALFORMED, "/idempotencyKey",
                          "\"idempotencyKey\" must be 64 lower-case hexadecimal characters");
     }
     return event_validate(e, err);
@@ -167,7 +167,7 @@ status take_event(const cairn_event *in, struct arena *arena, struct append_item
                   struct error *err) {
     status st = take_fields(in, arena, item, err);
     if (st == ST_OK && in->event_id && !uuid_parse(str_c(in->event_id), &item->event.event_id)) {
-        st = bad_field(err, "EVENT_ID_NOT_UUID_V4", "/eventId",
+        st = bad_field(err, REASON_EVENT_ID_NOT_UUID_V4, "/eventId",
                        "\"eventId\" is not a UUID in canonical text form");
     }
     if (st == ST_OK) st = producer_prepare(&item->event, clock_wall_us(), arena, err);

@@ -56,7 +56,7 @@ void cairn_producer_close(cairn_producer *p) {
 static status take_for_producer(const cairn_event *event, struct arena *arena,
                                 struct append_item *item, struct error *err) {
     if (event->event_id || event->idempotency_key) {
-        return error_at(err, ST_INVALID, "FIELD_RESERVED",
+        return error_at(err, REASON_FIELD_RESERVED,
                         event->event_id ? "/eventId" : "/idempotencyKey",
                         "event: a producer takes the id from its registry and derives the key");
     }

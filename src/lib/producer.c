@@ -92,7 +92,7 @@ static bool make_room(struct producer *p, struct error *err) {
         if (!is_halted(run) && (!oldest || run->used < oldest->used)) oldest = run;
     }
     if (!oldest) {
-        error_at(err, ST_LIMIT, "TOO_MANY_RUNS", "/runId", "producer: %d runs are halted already",
+        error_at(err, REASON_TOO_MANY_RUNS, "/runId", "producer: %d runs are halted already",
                  PRODUCER_RUNS_MAX);
         return false;
     }
@@ -136,7 +136,7 @@ static bool has_key(const struct produced_run *run, const struct event *e) {
  * marks the run. */
 static status learn(struct produced_run *run, const struct event_record *rec, struct error *err) {
     if (rec->seq <= run->run.head.last_seq) {
-        return error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "",
+        return error_at(err, REASON_LEDGER_DAMAGED, "",
                         "the events of run \"%.*s\" are out of order", STR_ARG(run->run_id));
     }
     struct transition ignored;
@@ -192,12 +192,12 @@ static status check_halt(const struct produced_run *run, const struct event *e, 
     if (!halt_of(run, e)) return ST_OK;
     if (run->halted) {
         return error_at(
-            err, ST_CONFLICT, "INVALID_TRANSITION_DETECTED", "/runId",
+            err, REASON_INVALID_TRANSITION_DETECTED, "/runId",
             "%.*s was not emitted: an invalid transition of run \"%.*s\" was detected before",
             STR_ARG(e->type_name), STR_ARG(e->run_id));
     }
     return error_at(
-        err, ST_CONFLICT, "INVALID_TRANSITION_DETECTED", "/stepId",
+        err, REASON_INVALID_TRANSITION_DETECTED, "/stepId",
         "%.*s was not emitted: an invalid transition of step \"%.*s\" was detected before",
         STR_ARG(e->type_name), STR_ARG(e->subject));
 }
@@ -221,7 +221,7 @@ static status halt_entity(struct produced_run *run, const struct event *e,
         run->halted = h;
     }
     if (!kept) return no_memory(err);
-    return error_at(err, ST_CONFLICT, "INVALID_TRANSITION_DETECTED", "/eventType",
+    return error_at(err, REASON_INVALID_TRANSITION_DETECTED, "/eventType",
                     "%.*s was not emitted: %s \"%.*s\" is in state %s, expected %s",
                     STR_ARG(e->type_name), why->step_level ? "step" : "run",
                     STR_ARG(why->step_level ? e->subject : e->run_id), why->actual, why->expected);
@@ -394,7 +394,7 @@ static status compact_payload(struct event *e, struct arena *arena, struct error
     status st = json_parse(e->payload, limits, arena, &root, err);
     if (st != ST_OK) return payload_refused(err);
     if (!yyjson_is_obj(root)) {
-        return error_at(err, ST_INVALID, "PAYLOAD_NOT_OBJECT", "/payload",
+        return error_at(err, REASON_PAYLOAD_NOT_OBJECT, "/payload",
                         "event: \"payload\" must be an object, found %s",
                         yyjson_get_type_desc(root));
     }
@@ -414,7 +414,7 @@ static status check_size(const struct event *e, struct arena *arena, struct erro
     event_write_json(e, &json);
     arena_rewind(arena, mark);
     if (!json.full) return ST_OK;
-    return error_at(err, ST_LIMIT, "JSON_TOO_LARGE", "/payload", "event: over %zu bytes as JSON",
+    return error_at(err, REASON_JSON_TOO_LARGE, "/payload", "event: over %zu bytes as JSON",
                     EVENT_BYTES_MAX);
 }
 

@@ -283,8 +283,7 @@ TEST_DB(producer_engine_and_worker_share_a_ledger) {
     struct append_item bad = stage_item("run", "StepStarted", NULL, 1);
     for (int i = 0; i < 2; i++) { /* one validator */
         CHECK(producer_emit(producers[i], &bad, &result, &test_err) == ST_INVALID);
-        CHECK(strcmp(test_err.reason, "STEP_ID_REQUIRED") == 0 &&
-              strcmp(test_err.where, "/stepId") == 0);
+        CHECK(test_err.reason == REASON_STEP_ID_REQUIRED && strcmp(test_err.where, "/stepId") == 0);
     }
     struct arena arena;
     struct event_page page = {0};

@@ -10,7 +10,7 @@ void stage_check_ok(status st, const char *file, int line) {
 }
 
 void stage_check_refused(status st, const char *reason, const char *file, int line) {
-    const char *found = test_err.reason ? test_err.reason : "";
+    const char *found = reason_name(test_err.reason);
     if (st == ST_CONFLICT && strcmp(found, reason) == 0) return;
     test_fail(file, line, "REFUSED", "%s, %s: %s", status_name(st), found, test_err.msg);
 }

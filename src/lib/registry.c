@@ -100,8 +100,8 @@ static status select_id(struct db *db, struct registry_entry *e, struct error *e
     if (!row) {
         st = error_set(err, ST_RETRY, "the pair was deleted by somebody else just now");
     } else if (id.len != sizeof(e->event_id.b) || uuid_version(e->event_id) != 4) {
-        st = error_at(err, ST_CORRUPT, "REGISTRY_DAMAGED", "",
-                      "an id of run \"%.*s\" is not a UUID v4", STR_ARG(e->run_id));
+        st = error_at(err, REASON_REGISTRY_DAMAGED, "", "an id of run \"%.*s\" is not a UUID v4",
+                      STR_ARG(e->run_id));
     }
     db_reset(q);
     return st;
@@ -320,7 +320,7 @@ static struct registry_entry entry_of(str run_id, const uint8_t key[SHA256_LEN],
 
 static status check_v4(uuid id, struct error *err) {
     if (uuid_version(id) == 4) return ST_OK;
-    return error_at(err, ST_INVALID, "EVENT_ID_NOT_UUID_V4", "/eventId",
+    return error_at(err, REASON_EVENT_ID_NOT_UUID_V4, "/eventId",
                     "an eventId must be a UUID of version 4");
 }
 
@@ -337,7 +337,7 @@ status registry_get(struct registry *r, str run_id, const uint8_t key[SHA256_LEN
 status registry_get_many(struct registry *r, struct registry_entry *entries, size_t count,
                          struct error *err) {
     if (count > BATCH_EVENTS_MAX) {
-        return error_at(err, ST_LIMIT, "BATCH_TOO_LARGE", "",
+        return error_at(err, REASON_BATCH_TOO_LARGE, "",
                         "a batch of %zu events, at most %d are allowed", count, BATCH_EVENTS_MAX);
     }
     for (size_t i = 0; i < count; i++)

@@ -87,7 +87,7 @@ static void check_first_id_is_kept(struct registry *r) {
     /* An id of any other version has no place here. */
     uuid hashed = uuid_v5(first, STR("RunStarted"));
     CHECK(registry_put(r, STR("run"), key_of(8).b, hashed, &kept, &err) == ST_INVALID);
-    CHECK(strcmp(err.reason, "EVENT_ID_NOT_UUID_V4") == 0);
+    CHECK(err.reason == REASON_EVENT_ID_NOT_UUID_V4);
     CHECK(registry_adopt(r, STR("run"), key_of(7).b, hashed, &err) == ST_INVALID);
     CHECK(uuid_eq(get(r, "run", 7, false), first));
 }
@@ -153,7 +153,7 @@ static void check_batches(struct registry *r) {
           uuid_eq(entries[N - 1].event_id, entries[0].event_id));
     OK(registry_get_many(r, entries, 0, &err));
     CHECK(registry_get_many(r, entries, COUNT_OF(entries), &err) == ST_LIMIT);
-    CHECK(strcmp(err.reason, "BATCH_TOO_LARGE") == 0);
+    CHECK(err.reason == REASON_BATCH_TOO_LARGE);
 }
 
 TEST_DB(registry_table_takes_batches) {
@@ -298,7 +298,7 @@ TEST_DB(registry_table_finds_damage) {
     OK(db_open(url, DB_WRITE, &db, &err));
     OK(db_exec(db, "UPDATE producer_event_ids SET event_id = key", &err)); /* 32 bytes */
     CHECK(registry_get(r, STR("run"), key_of(1).b, &id, &fresh, &err) == ST_CORRUPT);
-    CHECK(strcmp(err.reason, "REGISTRY_DAMAGED") == 0);
+    CHECK(err.reason == REASON_REGISTRY_DAMAGED);
     db_close(db);
     registry_close(r);
 }

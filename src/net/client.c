@@ -134,7 +134,7 @@ static size_t take_header(char *bytes, size_t size, size_t count, void *context)
 /* ---- setting up ---- */
 
 static status bad_request(struct error *err, const char *why) {
-    return error_at(err, ST_INVALID, "HTTP_REQUEST_INVALID", "", "HTTP request: %s", why);
+    return error_at(err, REASON_HTTP_REQUEST_INVALID, "", "HTTP request: %s", why);
 }
 
 /* Visible ASCII and nothing else. */
@@ -377,7 +377,7 @@ static status transfer_init(struct transfer *t, const struct client_request *r, 
     t->cuts = r->cuts;
     t->context = r->context;
     t->easy = curl->curl_easy_init();
-    if (!t->easy) return error_at(err, ST_RETRY, "HTTP_FAILED", "", "HTTP request: out of memory");
+    if (!t->easy) return error_at(err, REASON_HTTP_FAILED, "", "HTTP request: out of memory");
     set_safety(t);
     set_limits(t, r);
     st = set_url(t, r, err);
@@ -387,9 +387,8 @@ static status transfer_init(struct transfer *t, const struct client_request *r, 
     if (st == ST_OK) st = set_unix(t, r->unix_path, err);
     set_chunk(t);
     if (st == ST_OK && t->setup != CURLE_OK) {
-        st =
-            error_at(err, ST_RETRY, "HTTP_FAILED", "", "could not prepare a request for \"%s\": %s",
-                     t->shown, curl->curl_easy_strerror(t->setup));
+        st = error_at(err, REASON_HTTP_FAILED, "", "could not prepare a request for \"%s\": %s",
+                      t->shown, curl->curl_easy_strerror(t->setup));
     }
     if (st != ST_OK) transfer_release(t);
     return st;
@@ -399,27 +398,27 @@ static status transfer_init(struct transfer *t, const struct client_request *r, 
 
 static status transfer_failed(struct transfer *t, CURLcode rc, struct error *err) {
     status st = ST_RETRY;
-    const char *reason = "HTTP_FAILED";
+    enum reason reason = REASON_HTTP_FAILED;
     const char *why = t->detail[0] ? t->detail : curl->curl_easy_strerror(rc);
     if (t->ended) {
-        reason = "HTTP_ENDED";
+        reason = REASON_HTTP_ENDED;
         why = "it was ended";
     } else if (rc == CURLE_OPERATION_TIMEDOUT) {
-        reason = "HTTP_TIMEOUT";
+        reason = REASON_HTTP_TIMEOUT;
     } else if (t->too_large || rc == CURLE_FILESIZE_EXCEEDED) {
         st = ST_LIMIT;
-        reason = "HTTP_TOO_LARGE";
+        reason = REASON_HTTP_TOO_LARGE;
         why = "the answer is larger than allowed";
     } else if (t->refused && (rc == CURLE_COULDNT_CONNECT || rc == CURLE_ABORTED_BY_CALLBACK)) {
         st = ST_INVALID;
-        reason = "HTTP_REFUSED_ADDRESS";
+        reason = REASON_HTTP_REFUSED_ADDRESS;
         why = "the host has an address that may not be connected to";
     } else if (t->body.full) {
         why = "out of memory";
     } else if (rc == CURLE_URL_MALFORMAT || rc == CURLE_PEER_FAILED_VERIFICATION) {
         st = ST_INVALID;
     }
-    return error_at(err, st, reason, "", "could not fetch \"%s\": %s", t->shown, why);
+    return error_as(err, st, reason, "", "could not fetch \"%s\": %s", t->shown, why);
 }
 
 /* The answer, borrowed from the transfer. */
@@ -431,7 +430,7 @@ static status transfer_result(struct transfer *t, CURLcode rc, struct client_res
     char *type = NULL;
     if (curl->curl_easy_getinfo(t->easy, CURLINFO_RESPONSE_CODE, &code) != CURLE_OK ||
         curl->curl_easy_getinfo(t->easy, CURLINFO_CONTENT_TYPE, &type) != CURLE_OK) {
-        return error_at(err, ST_RETRY, "HTTP_FAILED", "", "could not read the answer of \"%s\"",
+        return error_at(err, REASON_HTTP_FAILED, "", "could not read the answer of \"%s\"",
                         t->shown);
     }
     *out = (struct client_response){
@@ -453,8 +452,8 @@ status client_fetch(const struct client_request *request, struct arena *arena,
     if (st == ST_OK &&
         !(arena_try_str(arena, got.body, &got.body) &&
           (!got.content_type.ptr || arena_try_str(arena, got.content_type, &got.content_type)))) {
-        st = error_at(err, ST_RETRY, "HTTP_FAILED", "", "could not fetch \"%s\": out of memory",
-                      t.shown);
+        st =
+            error_at(err, REASON_HTTP_FAILED, "", "could not fetch \"%s\": out of memory", t.shown);
     }
     if (st == ST_OK) *out = got;
     transfer_release(&t);
@@ -642,11 +641,11 @@ status client_open(uv_loop_t *loop, struct client **out, struct error *err) {
 status client_start(struct client *client, const struct client_request *request, client_done done,
                     void *context, struct client_call **out, struct error *err) {
     if (client->call_count >= CLIENT_REQUESTS_MAX) {
-        return error_at(err, ST_LIMIT, "HTTP_BUSY", "", "%d HTTP requests are under way already",
+        return error_at(err, REASON_HTTP_BUSY, "", "%d HTTP requests are under way already",
                         CLIENT_REQUESTS_MAX);
     }
     struct client_call *call = mem_alloc(sizeof *call);
-    if (!call) return error_at(err, ST_RETRY, "HTTP_FAILED", "", "HTTP request: out of memory");
+    if (!call) return error_at(err, REASON_HTTP_FAILED, "", "HTTP request: out of memory");
     status st = transfer_init(&call->transfer, request, err);
     if (st != ST_OK) {
         mem_free(call);
@@ -658,7 +657,7 @@ status client_start(struct client *client, const struct client_request *request,
     set_ptr(&call->transfer, CURLOPT_PRIVATE, call);
     CURLMcode rc = curl->curl_multi_add_handle(client->multi, call->transfer.easy);
     if (rc != CURLM_OK || call->transfer.setup != CURLE_OK) {
-        st = error_at(err, ST_RETRY, "HTTP_FAILED", "", "could not begin a request for \"%s\": %s",
+        st = error_at(err, REASON_HTTP_FAILED, "", "could not begin a request for \"%s\": %s",
                       call->transfer.shown, curl->curl_multi_strerror(rc));
         if (rc == CURLM_OK)
             (void)curl->curl_multi_remove_handle(client->multi, call->transfer.easy);

@@ -268,11 +268,11 @@ status grpc_open(uv_loop_t *loop, const struct grpc_options *options, struct grp
     int port;
     if (!grpc_target_parse(options->target, &host, &port) ||
         !grpc_value_valid(options->server_name) || options->server_name.len > 255) {
-        return error_at(err, ST_INVALID, "GRPC_TARGET_INVALID", "",
+        return error_at(err, REASON_GRPC_TARGET_INVALID, "",
                         "\"%.*s\" is not a host, a colon and a port", STR_ARG(options->target));
     }
     if (!valid_headers(options)) {
-        return error_at(err, ST_INVALID, "GRPC_HEADER_INVALID", "",
+        return error_at(err, REASON_GRPC_HEADER_INVALID, "",
                         "a header for \"%.*s\" has a name or a value that it cannot have",
                         STR_ARG(options->target));
     }
@@ -329,17 +329,17 @@ static status check_request(const struct grpc *grpc, const struct grpc_request *
                             struct error *err) {
     bool ok = r->path.len > 1 && r->path.len <= PATH_BYTES_MAX && r->path.ptr[0] == '/' &&
               grpc_value_valid(r->path) && !str_has(r->path, ' ') && r->timeout_ms >= 0;
-    if (!ok) return error_at(err, ST_INVALID, "GRPC_REQUEST_INVALID", "", "no path of a method");
+    if (!ok) return error_at(err, REASON_GRPC_REQUEST_INVALID, "", "no path of a method");
     if (r->body.len > GRPC_BYTES_MAX) {
-        return error_at(err, ST_LIMIT, "GRPC_TOO_LARGE", "",
+        return error_at(err, REASON_GRPC_TOO_LARGE, "",
                         "a request of %zu bytes is larger than allowed", r->body.len);
     }
     if (grpc->call_count >= GRPC_CALLS_MAX) {
-        return error_at(err, ST_LIMIT, "GRPC_BUSY", "", "%d calls are under way already",
+        return error_at(err, REASON_GRPC_BUSY, "", "%d calls are under way already",
                         GRPC_CALLS_MAX);
     }
     if (grpc->bytes + GRPC_PREFIX_BYTES + r->body.len > GRPC_MEMORY_MAX) {
-        return error_at(err, ST_LIMIT, "GRPC_BUSY", "", "%zu bytes of calls are under way already",
+        return error_at(err, REASON_GRPC_BUSY, "", "%zu bytes of calls are under way already",
                         grpc->bytes);
     }
     return ST_OK;
@@ -376,7 +376,7 @@ status grpc_start(struct grpc *grpc, const struct grpc_request *request, grpc_do
     if (st != ST_OK) return st;
     struct grpc_call *call =
         mem_alloc(sizeof *call + GRPC_PREFIX_BYTES + request->body.len + request->path.len);
-    if (!call) return error_at(err, ST_RETRY, "GRPC_FAILED", "", "gRPC call: out of memory");
+    if (!call) return error_at(err, REASON_GRPC_FAILED, "", "gRPC call: out of memory");
     call->grpc = grpc;
     call->done = done;
     call->context = context;

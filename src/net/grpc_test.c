@@ -247,7 +247,7 @@ TEST(grpc_no_more_calls_than_allowed) {
     for (int i = 0; i < GRPC_CALLS_MAX; i++)
         CHECK(grpc_start(s.stage.grpc, &request, grpc_told_done, &s.told, NULL, &err) == ST_OK);
     CHECK(grpc_start(s.stage.grpc, &request, grpc_told_done, &s.told, NULL, &err) == ST_LIMIT);
-    CHECK(strcmp(err.reason, "GRPC_BUSY") == 0);
+    CHECK(err.reason == REASON_GRPC_BUSY);
     grpc_stage_turn(&s.stage, 200);
     CHECK(grpc_active(s.stage.grpc) == GRPC_CALLS_MAX && s.told.count == 0);
     scene_close(&s);

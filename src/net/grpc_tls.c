@@ -12,8 +12,8 @@ static status tls_error(struct error *err, const char *what, str file) {
     char text[160] = "unknown reason";
     if (code) ERR_error_string_n(code, text, sizeof text);
     ERR_clear_error();
-    return error_at(err, ST_INVALID, "TLS_INVALID", "", "could not %s \"%.*s\": %s", what,
-                    STR_ARG(file), text);
+    return error_at(err, REASON_TLS_INVALID, "", "could not %s \"%.*s\": %s", what, STR_ARG(file),
+                    text);
 }
 
 /* Nobody is there to be asked. */
@@ -55,7 +55,7 @@ static status load_files(SSL_CTX *context, const struct grpc_options *o, struct 
     if (key.len > 0 && SSL_CTX_use_PrivateKey_file(context, key.ptr, SSL_FILETYPE_PEM) != 1)
         return tls_error(err, "read the key (does it belong to the certificate?)", key);
     if ((cert.len > 0) != (key.len > 0)) {
-        return error_at(err, ST_INVALID, "TLS_INVALID", "",
+        return error_at(err, REASON_TLS_INVALID, "",
                         "a certificate needs its key, and a key its certificate");
     }
     return ST_OK;

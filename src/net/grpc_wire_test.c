@@ -173,7 +173,7 @@ TEST(grpc_memory_of_all_calls_is_bounded) {
     struct grpc_request request = {.path = STR("/test/Echo"), .body = STR("hello")};
     s.stage.grpc->bytes = GRPC_MEMORY_MAX - 4;
     CHECK(grpc_start(s.stage.grpc, &request, grpc_told_done, &s.told, NULL, &err) == ST_LIMIT);
-    CHECK(strcmp(err.reason, "GRPC_BUSY") == 0);
+    CHECK(err.reason == REASON_GRPC_BUSY);
     s.stage.grpc->bytes = GRPC_MEMORY_MAX - 12; /* the request and two bytes of the answer */
     CHECK(run(&s, STR("hello")) == GRPC_RESOURCE_EXHAUSTED, "%d", s.told.code);
     CHECK(says(&s, "there is no room for it beside the others"), "%.*s", MESSAGE(&s));

@@ -64,8 +64,7 @@ static status tls_error(struct error *err, const char *what, const char *file) {
     char text[160] = "unknown reason";
     if (code) ERR_error_string_n(code, text, sizeof(text));
     ERR_clear_error();
-    return error_at(err, ST_INVALID, "TLS_INVALID", "", "could not %s \"%s\": %s", what, file,
-                    text);
+    return error_at(err, REASON_TLS_INVALID, "", "could not %s \"%s\": %s", what, file, text);
 }
 
 /* We speak one protocol; a client that offers others as well gets this one. */
@@ -96,7 +95,7 @@ status http_tls_load(struct http_server *s, str certificate_file, str key_file, 
     char certificate[4096];
     char key[4096];
     if (certificate_file.len >= sizeof(certificate) || key_file.len >= sizeof(key))
-        return error_at(err, ST_INVALID, "TLS_INVALID", "", "the name of a file is too long");
+        return error_at(err, REASON_TLS_INVALID, "", "the name of a file is too long");
     snprintf(certificate, sizeof(certificate), "%.*s", STR_ARG(certificate_file));
     snprintf(key, sizeof(key), "%.*s", STR_ARG(key_file));
     if (!s->plain && !(s->plain = mem_alloc(HTTP_READ_BYTES)))

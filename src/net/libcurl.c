@@ -42,7 +42,7 @@ static void load(void) {
 status libcurl_load(struct error *err) {
     pthread_once(&once, load);
     if (missing)
-        return error_at(err, ST_INVALID, "LIBCURL_MISSING", "",
+        return error_at(err, REASON_LIBCURL_MISSING, "",
                         "HTTP needs libcurl 7.85 or newer: could not find %s", missing);
     return ST_OK;
 }

@@ -112,11 +112,11 @@ static int on_time(void *context, curl_off_t total, curl_off_t now, curl_off_t u
 /* ---- setting up ---- */
 
 static status bad_mail(struct error *err, const char *why) {
-    return error_at(err, ST_INVALID, "SMTP_REQUEST_INVALID", "", "mail: %s", why);
+    return error_at(err, REASON_SMTP_REQUEST_INVALID, "", "mail: %s", why);
 }
 
 static status no_memory(struct error *err) {
-    return error_at(err, ST_RETRY, "SMTP_FAILED", "", "mail: out of memory");
+    return error_at(err, REASON_SMTP_FAILED, "", "mail: out of memory");
 }
 
 static bool is_visible(str s) {
@@ -243,7 +243,7 @@ static status call_fill(struct mail_call *call, const struct mail *mail, struct 
     status st = set_server(call, mail, err);
     if (st == ST_OK) st = set_addresses(call, mail, err);
     if (st == ST_OK && call->setup != CURLE_OK) {
-        st = error_at(err, ST_RETRY, "SMTP_FAILED", "", "could not prepare a mail for \"%s\": %s",
+        st = error_at(err, REASON_SMTP_FAILED, "", "could not prepare a mail for \"%s\": %s",
                       call->shown, curl->curl_easy_strerror(call->setup));
     }
     return st;
@@ -263,20 +263,20 @@ static status call_result(struct mail_call *call, CURLcode rc, struct error *err
     (void)curl->curl_easy_getinfo(call->easy, CURLINFO_RESPONSE_CODE, &code);
     const char *why = call->detail[0] ? call->detail : curl->curl_easy_strerror(rc);
     if (rc == CURLE_OPERATION_TIMEDOUT) {
-        return error_at(err, ST_RETRY, "SMTP_TIMEOUT", "", "could not send a mail to \"%s\": %s",
+        return error_at(err, REASON_SMTP_TIMEOUT, "", "could not send a mail to \"%s\": %s",
                         call->shown, why);
     }
     bool refused = code >= 400 && code <= 599 && !is_of_the_connection(rc);
     if (!refused) {
-        return error_at(err, ST_RETRY, "SMTP_FAILED", "", "could not send a mail to \"%s\": %s",
+        return error_at(err, REASON_SMTP_FAILED, "", "could not send a mail to \"%s\": %s",
                         call->shown, why);
     }
     bool for_ever = code >= 500;
     char text[8];
     (void)snprintf(text, sizeof text, "%ld", code);
     const char *said = strncmp(call->reply, text, 3) == 0 ? call->reply + 3 : "";
-    return error_at(err, for_ever ? ST_INVALID : ST_RETRY,
-                    for_ever ? "SMTP_REJECTED" : "SMTP_FAILED", "",
+    return error_as(err, for_ever ? ST_INVALID : ST_RETRY,
+                    for_ever ? REASON_SMTP_REJECTED : REASON_SMTP_FAILED, "",
                     "the mail server \"%s\" answered %ld%s", call->shown, code, said);
 }
 
@@ -344,13 +344,13 @@ static bool call_start(struct mail_call *call) {
     int64_t left_ms = (call->end_ns - clock_mono_ns()) / 1000000;
     if (left_ms <= 0) {
         call->st =
-            error_at(&call->err, ST_RETRY, "SMTP_TIMEOUT", "",
+            error_at(&call->err, REASON_SMTP_TIMEOUT, "",
                      "could not send a mail to \"%s\": too many others are under way", call->shown);
         return false;
     }
     set_long(call, CURLOPT_TIMEOUT_MS, (long)left_ms);
     if (call->setup != CURLE_OK || !thread_start(call)) {
-        call->st = error_at(&call->err, ST_RETRY, "SMTP_FAILED", "",
+        call->st = error_at(&call->err, REASON_SMTP_FAILED, "",
                             "could not start a thread for a mail to \"%s\"", call->shown);
         return false;
     }
@@ -417,7 +417,7 @@ status mailer_open(uv_loop_t *loop, struct mailer **out, struct error *err) {
 status mailer_send(struct mailer *mailer, const struct mail *mail, mail_done done, void *context,
                    struct mail_call **out, struct error *err) {
     if (mailer->running.count + mailer->waiting.count >= MAILS_MAX) {
-        return error_at(err, ST_LIMIT, "SMTP_FAILED", "", "%d mails are under way already",
+        return error_as(err, ST_LIMIT, REASON_SMTP_FAILED, "", "%d mails are under way already",
                         MAILS_MAX);
     }
     struct mail_call *call = mem_alloc(sizeof *call);

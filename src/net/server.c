@@ -299,7 +299,7 @@ static status listener_new(struct http_server *s, bool is_unix, bool tls,
         return error_set(err, ST_LIMIT, "at most %d addresses to listen on", HTTP_LISTENERS_MAX);
     if (s->draining) return error_set(err, ST_INVALID, "the HTTP server is stopping");
     if (tls && !s->tls_context)
-        return error_at(err, ST_INVALID, "TLS_NOT_LOADED", "", "no certificate was loaded");
+        return error_at(err, REASON_TLS_NOT_LOADED, "", "no certificate was loaded");
     struct http_listener *l = mem_alloc(sizeof(*l));
     if (!l) return error_set(err, ST_RETRY, "no memory for a listener");
     l->server = s;
@@ -325,7 +325,7 @@ static status listener_start(struct http_listener *l, int code, const char *what
         return ST_OK;
     }
     uv_close(&l->uv.handle, on_listener_closed);
-    return error_at(err, code == UV_EINVAL ? ST_INVALID : ST_RETRY, "LISTEN_FAILED", "",
+    return error_as(err, code == UV_EINVAL ? ST_INVALID : ST_RETRY, REASON_LISTEN_FAILED, "",
                     "could not listen on %s \"%.*s\": %s", what, STR_ARG(where), uv_strerror(code));
 }
 

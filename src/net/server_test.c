@@ -424,7 +424,7 @@ TEST(http_server_listens_on_unix_sockets_and_descriptors) {
     CHECK(http_listen_tcp(f->server, STR("127.0.0.1"), 70000, false, NULL, &err) == ST_INVALID);
     CHECK(http_listen_tcp(f->server, STR("127.0.0.1"), f->port, false, NULL, &err) == ST_RETRY);
     CHECK(http_listen_tcp(f->server, STR("127.0.0.1"), 0, true, NULL, &err) == ST_INVALID &&
-          strcmp(err.reason, "TLS_NOT_LOADED") == 0);
+          err.reason == REASON_TLS_NOT_LOADED);
     server_fixture_close(f);
 
     /* A file that nobody listens on any more is replaced; one that is no socket stays. */

@@ -158,7 +158,7 @@ TEST(http_server_tls_requests_and_reload) {
     /* A key that does not belong to it, or a file that is not there, changes nothing. */
     CHECK(http_tls_load(f->server, str_c(other_certificate), str_c(key), &err) == ST_INVALID);
     CHECK(http_tls_load(f->server, STR("/does/not/exist"), str_c(key), &err) == ST_INVALID &&
-          strcmp(err.reason, "TLS_INVALID") == 0);
+          err.reason == REASON_TLS_INVALID);
     tls_open(f, &new, TLS1_2_VERSION);
     CHECK(tls_handshake(f, &new));
     check_name(&new, "first");

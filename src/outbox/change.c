@@ -251,9 +251,8 @@ status outbox_make_release(const struct outbox_maker *m, const struct effect_inf
 }
 
 static status not_dead(enum outbox_status at, struct error *err) {
-    return error_at(err, ST_CONFLICT, "EFFECT_NOT_DEAD", "",
-                    "the effect is %s: only a dead letter can be put back",
-                    outbox_status_name(at));
+    return error_at(err, REASON_EFFECT_NOT_DEAD, "",
+                    "the effect is %s: only a dead letter can be put back", outbox_status_name(at));
 }
 
 status outbox_make_requeue(const struct outbox_maker *m, const struct effect_info *dead, str reason,
@@ -287,7 +286,7 @@ static bool is_ours(const struct append_request *r, size_t i) {
 }
 
 static status moved(const struct outbox_change *c, struct error *err) {
-    return error_at(err, ST_CONFLICT, "EFFECT_MOVED", "",
+    return error_at(err, REASON_EFFECT_MOVED, "",
                     "another worker has execution %lld, or had ended it before",
                     (long long)c->info.effect.executions);
 }

@@ -152,7 +152,8 @@ bool parcel_secret(struct parcel *p, str name, str *out) {
     status st =
         o->secret(o->secret_context, p->delivery->environment_id, name, &p->arena, out, &err);
     if (st != ST_OK)
-        return parcel_fail(p, err.reason ? err.reason : "SECRET_NOT_FOUND", "%s", err.msg);
+        return parcel_fail(p, err.reason ? reason_name(err.reason) : "SECRET_NOT_FOUND", "%s",
+                           err.msg);
     /* Servers that say again what they were sent may leave out the word before a token. */
     str scheme = STR_NONE;
     str token = STR_NONE;
@@ -244,7 +245,7 @@ static status check_smtp(str url, struct error *err) {
     for (size_t i = 0; i < url.len; i++)
         ok = ok && url.ptr[i] > ' ' && url.ptr[i] <= '~';
     if (ok && url.len <= MAIL_URL_MAX && !str_has(url, '@') && !str_has(url, '?')) return ST_OK;
-    return error_at(err, ST_INVALID, "SMTP_URL_INVALID", "",
+    return error_at(err, REASON_SMTP_URL_INVALID, "",
                     "mail server: expected smtp://host:port or smtps://host:port");
 }
 
@@ -258,7 +259,7 @@ static status sor_open(struct deliverer *d, struct error *err) {
     st = guard_url(&d->sor_guard, d->options.sor_url, &d->arena, &url, err);
     bool web = str_eq(url.scheme, STR("http")) || str_eq(url.scheme, STR("https"));
     if (st == ST_OK && !web)
-        st = error_at(err, ST_INVALID, "URL_NOT_ALLOWED", "", "expected an http or https URL");
+        st = error_at(err, REASON_URL_NOT_ALLOWED, "", "expected an http or https URL");
     return st == ST_OK ? ST_OK : error_wrap(err, "system of record");
 }
 

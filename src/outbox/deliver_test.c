@@ -203,7 +203,7 @@ TEST(deliver_smtp_url_is_checked_at_the_start) {
         struct deliverer *d = NULL;
         struct error err = {0};
         CHECK(deliverer_open(&loop, &options, &d, &err) == ST_INVALID, "case %zu", i);
-        CHECK(strcmp(err.reason, "SMTP_URL_INVALID") == 0, "case %zu: %s", i, err.msg);
+        CHECK(err.reason == REASON_SMTP_URL_INVALID, "case %zu: %s", i, err.msg);
     }
     CHECK(uv_loop_close(&loop) == 0);
 }

@@ -71,8 +71,7 @@ static status secret(void *context, str environment_id, str name, struct arena *
         *out = arena_str(arena, str_c(secrets[i].value));
         return ST_OK;
     }
-    return error_at(err, ST_NOT_FOUND, "SECRET_NOT_FOUND", "", "there is no secret \"%.*s\"",
-                    STR_ARG(name));
+    return error_at(err, REASON_SECRET_NOT_FOUND, "", "there is no secret \"%.*s\"", STR_ARG(name));
 }
 
 /* ---- the deliverer ---- */

@@ -173,7 +173,7 @@ static void answer_error(struct parcel *p, const struct error *err) {
     static const char *const codes[] = {"SMTP_TIMEOUT", "SMTP_REJECTED"};
     const char *code = "SMTP_FAILED";
     for (size_t i = 0; i < COUNT_OF(codes); i++) {
-        if (str_eq(str_c(err->reason), str_c(codes[i]))) code = codes[i];
+        if (strcmp(reason_name(err->reason), codes[i]) == 0) code = codes[i];
     }
     (void)parcel_fail(p, code, "%s", err->msg);
 }

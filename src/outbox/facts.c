@@ -64,7 +64,7 @@ status facts_add(struct facts *f, enum event_type type, int64_t occurrence, stru
     json_object_end(b);
     if (b->full && b->cap < b->max) return outbox_no_memory(err); /* it did not grow */
     if (b->full)
-        return error_at(err, ST_LIMIT, "EFFECT_PAYLOAD_INVALID", "/payload",
+        return error_as(err, ST_LIMIT, REASON_EFFECT_PAYLOAD_INVALID, "/payload",
                         "the data of an effect's event has more than %zu bytes", EVENT_BYTES_MAX);
     if (!arena_try_str(f->maker->arena, buf_str(b), &data)) return outbox_no_memory(err);
     buf_clear(b);

@@ -68,15 +68,16 @@ static void answer(struct parcel *p, const struct client_response *r) {
 
 static void answer_error(struct parcel *p, const struct error *err) {
     static const struct {
-        const char *reason, *code;
+        enum reason reason;
+        const char *code;
     } codes[] = {
-        {"HTTP_TIMEOUT", "TIMEOUT"},
-        {"HTTP_REFUSED_ADDRESS", "URL_NOT_ALLOWED"},
-        {"HTTP_REQUEST_INVALID", "PAYLOAD_INVALID"},
+        {REASON_HTTP_TIMEOUT, "TIMEOUT"},
+        {REASON_HTTP_REFUSED_ADDRESS, "URL_NOT_ALLOWED"},
+        {REASON_HTTP_REQUEST_INVALID, "PAYLOAD_INVALID"},
     };
     const char *code = "HTTP_FAILED";
     for (size_t i = 0; i < COUNT_OF(codes); i++) {
-        if (str_eq(str_c(err->reason), str_c(codes[i].reason))) code = codes[i].code;
+        if (err->reason == codes[i].reason) code = codes[i].code;
     }
     (void)parcel_fail(p, code, "%s failed: %s", p->what, err->msg);
 }

@@ -72,7 +72,7 @@ static status still_ours(struct ledger *l, const struct outbox_change *c, struct
     int64_t execution = c->info.effect.executions;
     status st = outbox_find(l, c->info.tenant_id, c->info.effect.id, c->request.arena, &now, err);
     if (st != ST_OK || now.effect.executions == execution) return ledger_has_read(l, st);
-    return error_at(err, ST_CONFLICT, "EFFECT_MOVED", "",
+    return error_at(err, REASON_EFFECT_MOVED, "",
                     "execution %lld had ended before, and the effect is %s in execution %lld",
                     (long long)execution, outbox_status_name(now.effect.status),
                     (long long)now.effect.executions);

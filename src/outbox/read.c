@@ -35,8 +35,8 @@ enum {
 };
 
 static status damaged(const struct effect_info *info, struct error *err) {
-    return error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "",
-                    "an effect of run \"%.*s\" cannot be read", STR_ARG(info->run_id));
+    return error_at(err, REASON_LEDGER_DAMAGED, "", "an effect of run \"%.*s\" cannot be read",
+                    STR_ARG(info->run_id));
 }
 
 /* *root stays NULL when there is no text, and when it is no JSON: then the row is damaged. */
@@ -124,7 +124,7 @@ static status effect_info_read(struct db_stmt *q, struct arena *arena, struct ef
 /* ---- one ---- */
 
 static status not_found(struct error *err) {
-    return error_at(err, ST_NOT_FOUND, "EFFECT_NOT_FOUND", "", "there is no such effect");
+    return error_at(err, REASON_EFFECT_NOT_FOUND, "", "there is no such effect");
 }
 
 static status read_one(struct db_stmt *q, struct arena *arena, struct effect_info *out,

@@ -9,7 +9,7 @@
 /* ---- what is refused ---- */
 
 static status bad_payload(struct error *err, const char *where, const char *what) {
-    return error_at(err, ST_INVALID, "EFFECT_PAYLOAD_INVALID", where, "%s", what);
+    return error_at(err, REASON_EFFECT_PAYLOAD_INVALID, where, "%s", what);
 }
 
 static status check_type(str type, struct error *err) {
@@ -20,7 +20,7 @@ static status check_type(str type, struct error *err) {
              c == '_' || c == '-' || c == '.';
     }
     if (ok) return ST_OK;
-    return error_at(err, ST_INVALID, "EFFECT_TYPE_INVALID", "/effectType",
+    return error_at(err, REASON_EFFECT_TYPE_INVALID, "/effectType",
                     "expected 1 to %d letters, digits, '_', '-' or '.'", EFFECT_TYPE_MAX);
 }
 
@@ -46,7 +46,7 @@ static bool has_user(str url) {
 }
 
 static status plain_secret(struct error *err, const char *where) {
-    return error_at(err, ST_INVALID, "EFFECT_SECRET_PLAIN", where,
+    return error_at(err, REASON_EFFECT_SECRET_PLAIN, where,
                     "a credential must not stand in the ledger: name it, {\"secret\":\"NAME\"}");
 }
 
@@ -133,7 +133,7 @@ static status find_run(struct ledger *reader, struct request *r, struct error *e
     bool theirs =
         st == ST_OK && given->tenant_id.ptr && !str_eq(r->run.tenant_id, given->tenant_id);
     if (st == ST_NOT_FOUND || theirs)
-        return error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "", "there is no run \"%.*s\"",
+        return error_at(err, REASON_RUN_NOT_FOUND, "", "there is no run \"%.*s\"",
                         STR_ARG(given->run_id));
     if (st != ST_OK) return st;
     r->has_cause = given->cause != NULL;

@@ -50,7 +50,7 @@ static bool take_url(struct parcel *p, struct client_request *r) {
     if (!parcel_text(p, "url", true, &r->url)) return false;
     if (!guard) return parcel_fail(p, "URL_NOT_ALLOWED", "no URL may be called");
     if (guard_url(guard, r->url, &p->arena, &url, &err) != ST_OK) {
-        bool invalid = str_eq(str_c(err.reason), STR("URL_INVALID"));
+        bool invalid = err.reason == REASON_URL_INVALID;
         return parcel_fail(p, invalid ? "PAYLOAD_INVALID" : "URL_NOT_ALLOWED", "%s", err.msg);
     }
     p->guard = guard;

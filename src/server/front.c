@@ -50,16 +50,15 @@ static status parse_address(str text, struct address *out, struct error *err) {
     *out = (struct address){0};
     if (str_starts(text, STR("unix:"))) {
         out->path = str_from(text, 5);
-        return out->path.len > 0
-                   ? ST_OK
-                   : error_at(err, ST_INVALID, USAGE_ERROR, "", "--listen unix: needs a path");
+        return out->path.len > 0 ? ST_OK
+                                 : error_at(err, REASON_USAGE, "", "--listen unix: needs a path");
     }
     size_t colon = text.len;
     while (colon > 0 && text.ptr[colon - 1] != ':')
         colon--;
     int64_t port = -1;
     if (colon < 2 || !str_to_int(str_from(text, colon), &port) || port < 0 || port > 65535)
-        return error_at(err, ST_INVALID, USAGE_ERROR, "",
+        return error_at(err, REASON_USAGE, "",
                         "--listen takes HOST:PORT or unix:PATH, not \"%.*s\"", STR_ARG(text));
     out->host = str_n(text.ptr, colon - 1);
     if (out->host.ptr[0] == '[' && str_ends(out->host, STR("]")))
@@ -73,7 +72,7 @@ static status read_addresses(struct front *f, struct address *out, size_t *count
     const struct setting_list *listen = &f->options.settings->listen;
     for (size_t i = 0; i < listen->count; i++) {
         if (*count == LISTEN_MAX)
-            return error_at(err, ST_INVALID, USAGE_ERROR, "", "at most %d --listen", LISTEN_MAX);
+            return error_at(err, REASON_USAGE, "", "at most %d --listen", LISTEN_MAX);
         status st = parse_address(listen->items[i], &out[(*count)++], err);
         if (st != ST_OK) return st;
     }
@@ -93,8 +92,7 @@ static status load_tls(struct front *f, struct error *err) {
     str cert = f->options.settings->tls_cert;
     str key = f->options.settings->tls_key;
     if (!cert.ptr != !key.ptr)
-        return error_at(err, ST_INVALID, USAGE_ERROR, "",
-                        "--tls-cert and --tls-key belong together");
+        return error_at(err, REASON_USAGE, "", "--tls-cert and --tls-key belong together");
     f->tls = cert.ptr != NULL;
     return f->tls ? http_tls_load(f->world, cert, key, err) : ST_OK;
 }

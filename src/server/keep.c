@@ -3,7 +3,7 @@
 #include "host/host.h"
 
 static status bad(str text, struct error *err) {
-    return error_at(err, ST_INVALID, USAGE_ERROR, "",
+    return error_at(err, REASON_USAGE, "",
                     "CAIRN_KEEP_WORKSPACES must be a time such as 7d, 12h, 30m or 45s (at most "
                     "%dd), 0 or forever, found \"%.*s\"",
                     KEEP_DAYS_MAX, STR_ARG(text));

@@ -10,17 +10,16 @@ static str variable(const char *name, struct arena *arena) {
 }
 
 static status bad(const char *name, const char *expected, str found, struct error *err) {
-    return error_at(err, ST_INVALID, USAGE_ERROR, "", "%s must be %s, found \"%.*s\"", name,
-                    expected, STR_ARG(found));
+    return error_at(err, REASON_USAGE, "", "%s must be %s, found \"%.*s\"", name, expected,
+                    STR_ARG(found));
 }
 
 static status number(const char *name, int64_t max, struct arena *arena, int64_t *out,
                      struct error *err) {
     str text = variable(name, arena);
     if (!text.ptr || (str_to_int(text, out) && *out > 0 && *out <= max)) return ST_OK;
-    return error_at(err, ST_INVALID, USAGE_ERROR, "",
-                    "%s must be a number from 1 to %lld, found \"%.*s\"", name, (long long)max,
-                    STR_ARG(text));
+    return error_at(err, REASON_USAGE, "", "%s must be a number from 1 to %lld, found \"%.*s\"",
+                    name, (long long)max, STR_ARG(text));
 }
 
 status effect_retries_parse(str text, struct arena *arena, struct effect_retry **out,
@@ -60,7 +59,7 @@ status effect_retries_env(struct arena *arena, const struct effect_retry **out, 
 
 /* Such a URL often is a secret itself, or has a password in it: it is not shown. */
 static status bad_urls(const char *expected, struct error *err) {
-    return error_at(err, ST_INVALID, USAGE_ERROR, "", "CAIRN_ALERT_URLS must be %s", expected);
+    return error_at(err, REASON_USAGE, "", "CAIRN_ALERT_URLS must be %s", expected);
 }
 
 /* URLs, separated by blanks. Where they may lead is checked when they are called, as for any

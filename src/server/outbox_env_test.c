@@ -65,7 +65,7 @@ TEST(outbox_env_refuses_the_rest) {
         struct error err = {0};
         CHECK(read_env(bad[i][0], bad[i][1], &arena, &o, &err) == ST_INVALID, "%s=%s", bad[i][0],
               bad[i][1]);
-        CHECK(strcmp(err.reason, USAGE_ERROR) == 0 && strstr(err.msg, bad[i][0]), "%s", err.msg);
+        CHECK(err.reason == REASON_USAGE && strstr(err.msg, bad[i][0]), "%s", err.msg);
         CHECK(!strstr(err.msg, "u:p@"), "a password is shown: %s", err.msg);
     }
     arena_release(&arena);

@@ -14,8 +14,8 @@ static str variable(const char *name, struct arena *arena) {
 }
 
 static status bad(const char *name, const char *expected, str found, struct error *err) {
-    return error_at(err, ST_INVALID, USAGE_ERROR, "", "%s must be %s, found \"%.*s\"", name,
-                    expected, STR_ARG(found));
+    return error_at(err, REASON_USAGE, "", "%s must be %s, found \"%.*s\"", name, expected,
+                    STR_ARG(found));
 }
 
 static status read_slots(const char *name, int max, struct arena *arena, int *out,
@@ -24,9 +24,8 @@ static status read_slots(const char *name, int max, struct arena *arena, int *ou
     int64_t n = 0;
     if (!text.ptr) return ST_OK;
     if (!str_to_int(text, &n) || n < 1 || n > max)
-        return error_at(err, ST_INVALID, USAGE_ERROR, "",
-                        "%s must be a number from 1 to %d, found \"%.*s\"", name, max,
-                        STR_ARG(text));
+        return error_at(err, REASON_USAGE, "", "%s must be a number from 1 to %d, found \"%.*s\"",
+                        name, max, STR_ARG(text));
     *out = (int)n;
     return ST_OK;
 }
@@ -66,7 +65,7 @@ static status read_temporal(struct host_options *options, struct arena *arena, s
      * without it. */
     t->tls = str_eq(tls, STR("1")) || t->api_key.ptr || t->ca_file.ptr || t->cert_file.ptr;
     if (t->tls && str_eq(tls, STR("0")))
-        return error_at(err, ST_INVALID, USAGE_ERROR, "",
+        return error_at(err, REASON_USAGE, "",
                         "CAIRN_TEMPORAL_TLS is 0, but a key or certificate is named, which needs "
                         "TLS");
     options->temporal = t;

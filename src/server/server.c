@@ -52,7 +52,7 @@ static status read_endpoints(struct server *s, struct error *err) {
         for (size_t k = 0; k < COUNT_OF(schemes); k++)
             known = known || str_eq(e->scheme, schemes[k]);
         if (!split || !known || !str_starts(e->base_url, STR("http")))
-            return error_at(err, ST_INVALID, USAGE_ERROR, "",
+            return error_at(err, REASON_USAGE, "",
                             "--endpoint must be s3, gs or azure, '=' and an http or https URL");
     }
     return ST_OK;
@@ -65,7 +65,7 @@ static status read_settings(struct server *s, struct error *err) {
     if (st == ST_OK) st = read_endpoints(s, err);
     if (st == ST_OK) st = keep_parse(keep && keep[0] ? str_c(keep) : STR_NONE, &s->keep_us, err);
     if (st == ST_OK && secrets.ptr && !path_exists(secrets))
-        st = error_at(err, ST_NOT_FOUND, "SECRETS_NOT_FOUND", "",
+        st = error_at(err, REASON_SECRETS_NOT_FOUND, "",
                       "there is no folder \"%.*s\" to read secrets from", STR_ARG(secrets));
     return st;
 }

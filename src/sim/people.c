@@ -52,7 +52,7 @@ static bool op_answered(struct sim_op *op) {
 
 static const char *reason_of(status code, const struct error *err) {
     if (code == ST_OK) return "ok";
-    return err && err->reason ? err->reason : status_name(code);
+    return err && err->reason ? reason_name(err->reason) : status_name(code);
 }
 
 /* ---- starting ---- */

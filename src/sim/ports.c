@@ -204,12 +204,12 @@ static status port_plan(void *context, str tenant_id, const struct plan_ref *ref
         struct sim_plan *p = &w->plans[i];
         if (memcmp(p->ref.sha256, ref->sha256, SHA256_LEN) != 0) continue;
         if (i == 0 && w->plan_gone)
-            return error_at(err, ST_NOT_FOUND, "PLAN_NOT_FOUND", "", "the plan is gone");
+            return error_at(err, REASON_PLAN_NOT_FOUND, "", "the plan is gone");
         p->refs++;
         *out = p->plan;
         return ST_OK;
     }
-    return error_at(err, ST_NOT_FOUND, "PLAN_NOT_FOUND", "", "there is no such plan");
+    return error_at(err, REASON_PLAN_NOT_FOUND, "", "there is no such plan");
 }
 
 static void port_plan_done(void *context, const struct plan *plan) {

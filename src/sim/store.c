@@ -33,13 +33,13 @@ static status check_item(const struct landing *l, const struct append_item *item
     const struct event *e = &item->event;
     struct transition bad;
     if (!str_eq(e->tenant_id, l->run->tenant_id))
-        return error_at(why, ST_CONFLICT, "RUN_ID_TAKEN", "/runId", "another tenant's run");
+        return error_at(why, REASON_RUN_ID_TAKEN, "/runId", "another tenant's run");
     for (size_t i = 0; i < l->run->count; i++) {
         if (uuid_eq(l->run->records[i].rec.event.event_id, e->event_id))
-            return error_at(why, ST_CONFLICT, "EVENT_ID_REUSED", "/eventId", "used before");
+            return error_at(why, REASON_EVENT_ID_REUSED, "/eventId", "used before");
     }
     if (run_allows(&l->run->run, e, &bad)) return ST_OK;
-    return error_at(why, ST_CONFLICT, "INVALID_TRANSITION", "/eventType", "%.*s in %s",
+    return error_at(why, REASON_INVALID_TRANSITION, "/eventType", "%.*s in %s",
                     STR_ARG(e->type_name), bad.prior);
 }
 
@@ -208,13 +208,13 @@ status sim_store_append(struct world *w, struct sim_node *node, struct append_re
     bool fenced = c->act != CLAIM_WAKE && (c->node_no < 1 || c->node_no > (int64_t)w->node_count ||
                                            w->nodes[c->node_no - 1].row_epoch != c->epoch);
     if (fenced) {
-        error_at(&why, ST_CONFLICT, "LEASE_LOST", "", "another node has taken over");
+        error_at(&why, REASON_LEASE_LOST, "", "another node has taken over");
         refuse_all(req, &why);
         sim_world_trace(w, "%s %s: fenced", node ? node->name : "outside", run->run_id);
         return ST_OK;
     }
     if (has_moved(w, node, run, c)) {
-        error_at(&why, ST_CONFLICT, "RUN_MOVED", "", "another process wrote to the run");
+        error_at(&why, REASON_RUN_MOVED, "", "another process wrote to the run");
         refuse_all(req, &why);
         sim_world_fault(w, "%s: %s has moved", node->name, run->run_id);
         return ST_OK;
@@ -231,7 +231,7 @@ status sim_store_append(struct world *w, struct sim_node *node, struct append_re
         refuse_all(req, &why);
         sim_world_trace(w, "%s %s: refused: %s", node ? node->name : "outside", run->run_id,
                         why.msg);
-        if (node && strcmp(why.reason, "INVALID_TRANSITION") == 0)
+        if (node && why.reason == REASON_INVALID_TRANSITION)
             sim_world_break(w, "no-illegal-transition", "%s %s: %s", node->name, run->run_id,
                             why.msg);
         arena_reset(&w->scratch);
@@ -262,7 +262,7 @@ status sim_store_append(struct world *w, struct sim_node *node, struct append_re
 
 status sim_store_take(struct world *w, struct sim_node *n, struct error *err) {
     if (w->node_count > 1 && n->row_until_us > w->now_us)
-        return error_at(err, ST_CONFLICT, "NODE_ALIVE", "", "a process has this name");
+        return error_at(err, REASON_NODE_ALIVE, "", "a process has this name");
     n->row_epoch++;
     n->row_until_us = w->now_us + LEASE_US;
     n->lease.epoch = n->row_epoch;
@@ -271,7 +271,7 @@ status sim_store_take(struct world *w, struct sim_node *n, struct error *err) {
 
 status sim_store_renew(struct world *w, struct sim_node *n, struct error *err) {
     if (n->row_epoch != n->lease.epoch)
-        return error_at(err, ST_CONFLICT, "LEASE_LOST", "", "another node has taken over");
+        return error_at(err, REASON_LEASE_LOST, "", "another node has taken over");
     n->row_until_us = w->now_us + LEASE_US;
     return ST_OK;
 }
@@ -326,9 +326,9 @@ status sim_store_post_signal(struct world *w, struct sim_run *run, struct signal
     char name[UUID_TEXT_LEN];
     status st = signal_validate(signal, err);
     if (st != ST_OK) return st;
-    if (!run->exists) return error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "", "no such run");
+    if (!run->exists) return error_at(err, REASON_RUN_NOT_FOUND, "", "no such run");
     if (run_is_final(run->run.head.status))
-        return error_at(err, ST_CONFLICT, "RUN_FINISHED", "", "the run is over");
+        return error_at(err, REASON_RUN_FINISHED, "", "the run is over");
     *e = run->records[0].rec.event; /* its ids */
     uuid id = signal_uuid(e->run_id, signal->signal_id);
     uuid_format(id, name);

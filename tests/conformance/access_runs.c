@@ -252,7 +252,7 @@ TEST_DB(access_ledger_of_version_2_is_migrated) {
     for (size_t i = 0; i < COUNT_OF(lacking); i++)
         fixture_must_sql(&c, lacking[i]);
     CHECK(ledger_open_reader(url, &reader, &err) == ST_INVALID &&
-          strcmp(err.reason, "SCHEMA_VERSION") == 0);
+          err.reason == REASON_SCHEMA_VERSION);
     fixture_reopen(&c);
     CHECK(str_eq(before, fixture_truth_dump(&c)));
     struct audit_entry a = {

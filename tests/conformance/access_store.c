@@ -370,11 +370,11 @@ TEST_DB(access_keys_are_made_and_changed) {
     struct audit_entry a = audit_of("acme", "key.create", "aaaaaaaaaaaaaaaa");
     struct append_rider rider = {.receipt = &r, .audit = &a};
     CHECK(api_key_find(c.ledger, k.key_id, &c.arena, &k, &err) == ST_NOT_FOUND &&
-          strcmp(err.reason, "KEY_NOT_FOUND") == 0);
+          err.reason == REASON_KEY_NOT_FOUND);
     CHECK(api_key_create(c.ledger, &k, &rider, &err) == ST_OK, "%s", err.msg);
     CHECK(audits(&c) == 1 && find(&c, "alice", "k", &out) == ST_OK);
     CHECK(api_key_create(c.ledger, &k, &rider, &err) == ST_CONFLICT &&
-          strcmp(err.reason, "KEY_ID_TAKEN") == 0);
+          err.reason == REASON_KEY_ID_TAKEN);
     CHECK(audits(&c) == 1 && receipts(&c) == 1); /* refused, and its riders with it */
     struct api_key now = key_now(&c, "aaaaaaaaaaaaaaaa");
     CHECK(str_eq(now.tenant_id, k.tenant_id) && str_eq(now.name, k.name) && now.roles == 5 &&
@@ -386,7 +386,7 @@ TEST_DB(access_keys_are_made_and_changed) {
     now.expires_us = 0;
     CHECK(api_key_update(c.ledger, &now, NULL, &err) == ST_OK, "%s", err.msg);
     CHECK(api_key_update(c.ledger, &now, &rider, &err) == ST_CONFLICT && /* of version 1 still */
-          strcmp(err.reason, "PRECONDITION_FAILED") == 0);
+          err.reason == REASON_PRECONDITION_FAILED);
     CHECK(audits(&c) == 1);
     now = key_now(&c, "aaaaaaaaaaaaaaaa");
     CHECK(text_is(now.name, "robot") && now.roles == 2 && now.expires_us == 0 && now.version == 2);
@@ -396,7 +396,7 @@ TEST_DB(access_keys_are_made_and_changed) {
     CHECK(now.revoked_us == 5000 && now.version == 3 && text_is(now.name, "robot"));
     now.key_id = STR("nosuchkeynosuchk");
     CHECK(api_key_update(c.ledger, &now, NULL, &err) == ST_NOT_FOUND &&
-          strcmp(err.reason, "KEY_NOT_FOUND") == 0);
+          err.reason == REASON_KEY_NOT_FOUND);
     fixture_put(&c,
                 fixture_item("RunStarted", "r1", NULL, 1)); /* refusals leave the handle usable */
     fixture_close(&c);
@@ -465,7 +465,7 @@ TEST_DB(access_keys_have_a_limit) {
     struct audit_entry a = audit_of("acme", "key.create", "b");
     struct append_rider rider = {.audit = &a};
     CHECK(api_key_create(c.ledger, &k, &rider, &err) == ST_LIMIT && /* and the one after it */
-          strcmp(err.reason, "API_KEYS_TOO_MANY") == 0);
+          err.reason == REASON_API_KEYS_TOO_MANY);
     CHECK(fixture_int(&c, "SELECT COUNT(*) FROM api_key") == API_KEYS_MAX && audits(&c) == 0);
     fixture_close(&c);
 }
@@ -484,7 +484,7 @@ TEST_DB(access_plans_belong_to_their_tenant) {
     struct audit_entry a = audit_of("acme", "plan.put", "x");
     struct append_rider rider = {.audit = &a};
     CHECK(access_plan_get(c.ledger, STR("acme"), hash, &c.arena, &got, &err) == ST_NOT_FOUND &&
-          strcmp(err.reason, "PLAN_NOT_FOUND") == 0);
+          err.reason == REASON_PLAN_NOT_FOUND);
     CHECK(access_plan_put(c.ledger, STR("acme"), hash, plan, &rider, &existed, &err) == ST_OK &&
           !existed);
     CHECK(access_plan_put(c.ledger, STR("acme"), hash, plan, &rider, &existed, &err) == ST_OK &&

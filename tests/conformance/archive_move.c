@@ -181,9 +181,9 @@ TEST_DB(archive_refuses_what_is_not_finished) {
     struct archive_request open = {.run_id = STR("open")};
     struct archive_request none = {.run_id = STR("none")};
     CHECK(ledger_archive(c.ledger, &open, NULL, NULL, &report, &err) == ST_CONFLICT);
-    CHECK(strcmp(err.reason, "RUN_NOT_FINISHED") == 0, "%s", err.msg);
+    CHECK(err.reason == REASON_RUN_NOT_FINISHED, "%s", err.msg);
     CHECK(ledger_archive(c.ledger, &none, NULL, NULL, &report, &err) == ST_NOT_FOUND);
-    CHECK(strcmp(err.reason, "RUN_NOT_FOUND") == 0, "%s", err.msg);
+    CHECK(err.reason == REASON_RUN_NOT_FOUND, "%s", err.msg);
     fixture_put(&c, fixture_item("RunNoted", "open", NULL, 1)); /* the handle works on */
     fixture_close(&c);
 }

@@ -410,7 +410,7 @@ TEST(canon_sequence_number_cannot_be_supplied) {
         b.len--; /* the closing brace */
         buf_printf(&b, ",%s}", members[i]);
         CHECK(event_parse(buf_str(&b), &arena, &out, &err) == ST_INVALID, "%s", members[i]);
-        CHECK(strcmp(err.reason, "FIELD_RESERVED") == 0, "%s", err.reason);
+        CHECK(err.reason == REASON_FIELD_RESERVED, "%s", reason_name(err.reason));
         buf_release(&b);
     }
     arena_release(&arena);

@@ -19,7 +19,8 @@ static void check_taken_back(struct fixture *c, struct append_item *items, size_
     int64_t runs = fixture_int(c, "SELECT COUNT(*) FROM ledger_run");
     fixture_batch(c, items, count, true, results);
     for (size_t i = 0; i < count; i++) {
-        CHECK(results[i].code == results[bad].code && strcmp(results[i].err->reason, reason) == 0,
+        CHECK(results[i].code == results[bad].code &&
+                  strcmp(reason_name(results[i].err->reason), reason) == 0,
               "item %zu", i);
         CHECK(results[i].seq == 0 && results[i].run_seq == 0 && !results[i].duplicate, "item %zu",
               i);
@@ -225,7 +226,7 @@ TEST_DB(care_an_event_id_is_used_once_in_a_run) {
     struct append_item both[] = {first, second};
     fixture_batch(&c, both, 2, false, results);
     CHECK(results[0].code == ST_OK && results[1].code == ST_CONFLICT &&
-          strcmp(results[1].err->reason, "EVENT_ID_REUSED") == 0);
+          results[1].err->reason == REASON_EVENT_ID_REUSED);
     fixture_refused(&c, second, ST_CONFLICT, "EVENT_ID_REUSED");
     fixture_reopen(&c);
     fixture_refused(&c, second, ST_CONFLICT, "EVENT_ID_REUSED");
@@ -297,7 +298,7 @@ TEST_DB(care_persisted_time_never_runs_backwards) {
     CHECK(ledger_seq_at(c.ledger, STR("acme"), FIXTURE_NOW_US + 101, &seq, &err) == ST_OK &&
           seq == 5);
     CHECK(ledger_seq_at(c.ledger, STR("nobody"), 0, &seq, &err) == ST_NOT_FOUND &&
-          strcmp(err.reason, "TENANT_NOT_FOUND") == 0);
+          err.reason == REASON_TENANT_NOT_FOUND);
     fixture_clean(&c);
     fixture_close(&c);
 }
@@ -306,7 +307,7 @@ TEST_DB(care_persisted_time_never_runs_backwards) {
 
 static str rejection(struct fixture *c, struct append_item item) {
     struct append_result res = fixture_try(c, item);
-    CHECK(res.code == ST_CONFLICT && strcmp(res.err->reason, "INVALID_TRANSITION") == 0);
+    CHECK(res.code == ST_CONFLICT && res.err->reason == REASON_INVALID_TRANSITION);
     return arena_str(&c->arena, str_c(res.err->msg));
 }
 

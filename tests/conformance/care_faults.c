@@ -58,7 +58,7 @@ static void check_results(const struct append_result results[ITEMS], bool may_be
         CHECK(r->seq == seqs[i], "item %d: %lld", i, (long long)r->seq);
         CHECK(i == REFUSED || r->duplicate == (there || i == DUPLICATE), "item %d", i);
     }
-    CHECK(strcmp(results[REFUSED].err->reason, "INVALID_TRANSITION") == 0);
+    CHECK(results[REFUSED].err->reason == REASON_INVALID_TRANSITION);
 }
 
 static int64_t stored_events(struct fixture *reader, const struct append_item *item) {

@@ -84,7 +84,7 @@ TEST_DB(care_rebuild_refuses_a_damaged_history) {
     fixture_drop_triggers(&c);
     fixture_must_sql(&c, "DELETE FROM ledger_event WHERE run_seq = 4");
     CHECK(ledger_rebuild(c.ledger, NULL, NULL, NULL, &err) == ST_CORRUPT &&
-              strcmp(err.reason, "LEDGER_DAMAGED") == 0,
+              err.reason == REASON_LEDGER_DAMAGED,
           "%s", err.msg);
     fixture_reopen(&c);
     CHECK(str_eq(before, fixture_state_dump(&c)));
@@ -139,7 +139,7 @@ TEST(care_backup_of_a_live_ledger) {
     CHECK(st == ST_OK, "%s", err.msg);
     CHECK(w.failures == 0 && w.commits > 0, "%d of %d", w.failures, w.commits);
     CHECK(ledger_backup(reader, str_c(path), &err) == ST_CONFLICT &&
-              strcmp(err.reason, "FILE_EXISTS") == 0,
+              err.reason == REASON_FILE_EXISTS,
           "%s", err.msg);
     ledger_close(reader);
 
@@ -172,7 +172,7 @@ TEST(care_backup_is_verified_before_it_gets_its_name) {
     CHECK(unlink(path) == 0);
     fixture_must_sql(&c, "UPDATE state_run SET status = 1");
     CHECK(ledger_backup(c.ledger, str_c(path), &err) == ST_CORRUPT &&
-              strcmp(err.reason, "LEDGER_DAMAGED") == 0,
+              err.reason == REASON_LEDGER_DAMAGED,
           "%s", err.msg);
     CHECK(beside(path) == 0, "%d files", beside(path));
     CHECK(ledger_backup(c.ledger, str_c(fixture_fmt("/%05000d", 0)), &err) == ST_LIMIT);
@@ -247,7 +247,7 @@ TEST_DB(care_checkpoint_of_an_unknown_run) {
     struct error err = {0};
     fixture_open(&c, url);
     CHECK(ledger_checkpoint(c.ledger, STR("nobody"), &res, &c.arena, &err) == ST_NOT_FOUND &&
-          strcmp(err.reason, "RUN_NOT_FOUND") == 0);
+          err.reason == REASON_RUN_NOT_FOUND);
     fixture_close(&c);
 }
 

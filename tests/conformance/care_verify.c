@@ -285,7 +285,7 @@ TEST_DB(care_append_refuses_a_damaged_end) {
     fixture_reopen(&c);
     struct append_item item = fixture_item("RunNoted", "r2", NULL, 1);
     CHECK(fixture_append(&c, &item, &res, &err) == ST_CORRUPT &&
-              strcmp(err.reason, "LEDGER_DAMAGED") == 0,
+              err.reason == REASON_LEDGER_DAMAGED,
           "%s", err.msg);
     fixture_must_sql(&c, "UPDATE ledger_tenant SET head = substr(head, 1, 4)");
     CHECK(fixture_append(&c, &item, &res, &err) == ST_CORRUPT, "%s", err.msg);
@@ -385,8 +385,7 @@ TEST_DB(care_reading_a_damaged_row_says_so) {
         fixture_must_sql(&c, cases[i].sql);
         fixture_reopen(&c);
         CHECK(ask(&c, cases[i].question, id, &err) == ST_CORRUPT, "%s: %s", cases[i].sql, err.msg);
-        CHECK(err.reason && strcmp(err.reason, "LEDGER_DAMAGED") == 0, "%s: %s", cases[i].sql,
-              err.msg);
+        CHECK(err.reason == REASON_LEDGER_DAMAGED, "%s: %s", cases[i].sql, err.msg);
         restore_tables(&c);
     }
     fixture_reopen(&c);

@@ -53,7 +53,7 @@ TEST_DB(engine_run_id_belongs_to_its_plan) {
     struct start_request other =
         bed_request(&bed, PLAN("{\"stepId\":\"b\",\"type\":\"noop\"}"), "r1");
     CHECK(bed_start(&bed, &other, &err) == ST_CONFLICT);
-    CHECK(strcmp(err.reason, "RUN_ID_TAKEN") == 0, "%s", err.msg);
+    CHECK(err.reason == REASON_RUN_ID_TAKEN, "%s", err.msg);
     CHECK(bed.events[EVENT_RUN_STARTED] == 1);
     bed_release(&bed);
 }

@@ -179,7 +179,7 @@ enum run_status bed_run(struct bed *bed, const char *plan_text, const char *run_
     struct start_request request = bed_request(bed, plan_text, run_id);
     struct error err = {0};
     status st = bed_start(bed, &request, &err);
-    CHECK(st == ST_OK, "%s: %s", err.reason ? err.reason : "", err.msg);
+    CHECK(st == ST_OK, "%s: %s", reason_name(err.reason), err.msg);
     return bed_wait(bed, run_id);
 }
 

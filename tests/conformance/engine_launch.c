@@ -45,7 +45,7 @@ TEST_DB(engine_start_needs_the_whole_context) {
     for (size_t i = 0; i < COUNT_OF(q); i++) {
         struct error err = {0};
         CHECK(bed_start(&bed, &q[i], &err) == ST_INVALID, "%s", where[i]);
-        CHECK(strcmp(err.reason, "CONTEXT_INVALID") == 0 && strcmp(err.where, where[i]) == 0, "%s",
+        CHECK(err.reason == REASON_CONTEXT_INVALID && strcmp(err.where, where[i]) == 0, "%s",
               err.where);
     }
     CHECK(run_count(&bed) == 0);
@@ -143,7 +143,7 @@ TEST_DB(engine_start_takes_a_reference_and_no_plan) {
     CHECK(plan_ref_parse(str_c(PLAN(NOOP("a", ""))), &bed.arena, &ref, &err) != ST_OK);
     CHECK(plan_ref_parse(STR("{\"metadata\":{},\"steps\":[]}"), &bed.arena, &ref, &err) ==
           ST_INVALID);
-    CHECK(strcmp(err.reason, "PLAN_REF_INVALID") == 0);
+    CHECK(err.reason == REASON_PLAN_REF_INVALID);
     static const char *const missing[] = {
         "{\"uri\":\"https://x/"
         "y\",\"sha256\":\"0000000000000000000000000000000000000000000000000000000000000000\","
@@ -277,8 +277,7 @@ TEST_DB(engine_start_refuses_a_plan_that_was_changed) {
     status st = bed_start(&bed, &request, &err);
     log_setup(2, false, LOG_INFO);
     fclose(log);
-    CHECK(st == ST_INVALID && strcmp(err.reason, "PLAN_INTEGRITY_VALIDATION_FAILED") == 0, "%s",
-          err.msg);
+    CHECK(st == ST_INVALID && err.reason == REASON_PLAN_INTEGRITY_VALIDATION_FAILED, "%s", err.msg);
     CHECK(bed_status(&bed, "r") == RUN_NEW && run_count(&bed) == 0);
     str text = STR_NONE;
     CHECK(file_read(path_in(&bed, "log"), 100000, &bed.arena, &text, &err) == ST_OK);
@@ -364,7 +363,7 @@ TEST_DB(engine_start_refuses_steps_it_does_not_understand) {
         snprintf(uri, sizeof(uri), "plan:sha256:%.*s", SHA256_HEX_LEN, hex);
         q.ref.uri = str_c(uri);
         CHECK(bed_start(&bed, &q, &err) == ST_INVALID, "case %zu", i);
-        CHECK(strcmp(err.reason, "INVALID_STEP_SCHEMA") == 0, "%s %s", err.reason, err.msg);
+        CHECK(err.reason == REASON_INVALID_STEP_SCHEMA, "%s %s", reason_name(err.reason), err.msg);
         CHECK(strcmp(err.where, cases[i].where) == 0, "%s", err.where);
     }
     CHECK(run_count(&bed) == 0);
@@ -402,7 +401,8 @@ TEST_DB(engine_start_validates_capabilities_first) {
         struct error err = {0};
         struct start_request q = bed_request(&bed, cases[i].plan, "r");
         CHECK(bed_start(&bed, &q, &err) == ST_INVALID, "case %zu: %s", i, err.msg);
-        CHECK(strcmp(err.reason, "PLAN_VALIDATION_FAILED") == 0, "case %zu: %s", i, err.reason);
+        CHECK(err.reason == REASON_PLAN_VALIDATION_FAILED, "case %zu: %s", i,
+              reason_name(err.reason));
         str report = str_c(err.msg);
         CHECK(holds(report, "{\"planId\":\"p\",\"status\":\"ERRORS\",\"errors\":[{") &&
                   holds(report, cases[i].code) && holds(report, cases[i].capability),

@@ -77,8 +77,7 @@ static bool same_but_for_hash(const struct error *a, const struct error *b) {
         bool hex = isxdigit((unsigned char)a->msg[i]) && isxdigit((unsigned char)b->msg[i]);
         if (!hex && a->msg[i] != b->msg[i]) return false;
     }
-    return a->code == b->code && strcmp(a->reason, b->reason) == 0 &&
-           strcmp(a->where, b->where) == 0;
+    return a->code == b->code && a->reason == b->reason && strcmp(a->where, b->where) == 0;
 }
 
 /* Knowing the hash of another tenant's plan is not having it, also while the plan is in memory: the
@@ -98,7 +97,7 @@ TEST_DB(engine_keeps_the_plans_of_a_tenant_from_the_others) {
     CHECK(bed_start(&bed, &theirs, &err) == ST_NOT_FOUND, "before it is in memory");
     CHECK(bed_start(&bed, &ours, &err) == ST_OK, "%s", err.msg);
     CHECK(bed_start(&bed, &theirs, &err) == ST_NOT_FOUND, "while it is in memory");
-    CHECK(strcmp(err.reason, "PLAN_NOT_FOUND") == 0);
+    CHECK(err.reason == REASON_PLAN_NOT_FOUND);
     CHECK(same_but_for_hash(&err, &unknown), "%s / %s", err.msg, unknown.msg);
 
     put_for(&bed, "globex", text); /* the same bytes, of their own */
@@ -268,7 +267,7 @@ TEST_DB(engine_fetches_plans_for_each_tenant) {
     start_refused(&s.bed, &local, "PLAN_NOT_FOUND");
     host_prefetch(s.bed.host, STR("globex"), &elsewhere, on_fetched, &f[1]);
     await(&s, &f[1]);
-    CHECK(f[1].code != ST_OK && strcmp(f[1].err.reason, "PLAN_FETCH_FAILED") == 0);
+    CHECK(f[1].code != ST_OK && f[1].err.reason == REASON_PLAN_FETCH_FAILED);
     host_prefetch(s.bed.host, STR("acme"), &elsewhere, on_fetched, &f[2]);
     CHECK(f[2].answers == 1 && f[2].code == ST_OK, "acme has the plan, wherever it is");
     host_prefetch(s.bed.host, STR("globex"), &ref, on_fetched, &f[3]);
@@ -315,7 +314,7 @@ TEST_DB(engine_fetches_a_plan_once) {
         host_prefetch(s.bed.host, STR("acme"), &absent, on_fetched, &failed[i]);
     for (int i = 0; i < 2; i++) {
         await(&s, &failed[i]);
-        CHECK(strcmp(failed[i].err.reason, "PLAN_FETCH_FAILED") == 0);
+        CHECK(failed[i].err.reason == REASON_PLAN_FETCH_FAILED);
     }
     CHECK(fake_server_requests(s.server) == 4, "%d", fake_server_requests(s.server));
     shop_close(&s);
@@ -344,8 +343,8 @@ TEST_DB(engine_tells_why_a_plan_did_not_come) {
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         host_prefetch(s.bed.host, STR("acme"), cases[i].ref, on_fetched, &f[i]);
         await(&s, &f[i]);
-        CHECK(f[i].code != ST_OK && strcmp(f[i].err.reason, cases[i].reason) == 0, "%zu: %s", i,
-              f[i].err.msg);
+        CHECK(f[i].code != ST_OK && strcmp(reason_name(f[i].err.reason), cases[i].reason) == 0,
+              "%zu: %s", i, f[i].err.msg);
     }
     log_setup(2, false, LOG_INFO);
     shop_close(&s);
@@ -371,16 +370,16 @@ TEST_DB(engine_leaves_fetches_alone_when_it_closes) {
         host_prefetch(s.bed.host, fetcher(i), &ref, on_fetched, &f[i]);
     }
     CHECK(more.answers == 1 && more.code == ST_LIMIT &&
-          strcmp(more.err.reason, "TENANT_FETCHES_TOO_MANY") == 0);
+          more.err.reason == REASON_TENANT_FETCHES_TOO_MANY);
     const struct fetched *last = &f[HOST_FETCHES_MAX];
     CHECK(last->answers == 1 && last->code == ST_LIMIT &&
-          strcmp(last->err.reason, "PLAN_FETCHES_TOO_MANY") == 0);
+          last->err.reason == REASON_PLAN_FETCHES_TOO_MANY);
     bed_turn(&s.bed, 100);
     int64_t began = clock_mono_ns();
     bed_close(&s.bed);
     CHECK(clock_mono_ns() - began < (int64_t)5 * 1000000000, "closing waits");
     for (int i = 0; i < HOST_FETCHES_MAX; i++)
-        CHECK(f[i].answers == 1 && f[i].code == ST_RETRY && strcmp(f[i].err.reason, "CLOSING") == 0,
+        CHECK(f[i].answers == 1 && f[i].code == ST_RETRY && f[i].err.reason == REASON_CLOSING,
               "%d: %d", i, f[i].answers);
     shop_close(&s);
 }
@@ -426,14 +425,14 @@ TEST_DB(engine_reads_large_plans_beside_its_work) {
     struct start_request q = request_of(&s.bed, "acme", text, "r");
     struct plan_ref folder = bed_put(&s.bed, large_plan(&s.bed, "2"));
     host_prefetch(s.bed.host, STR("acme"), &q.ref, on_fetched, &f[0]);
-    CHECK(f[0].answers == 1 && strcmp(f[0].err.reason, "PLAN_NOT_FOUND") == 0);
+    CHECK(f[0].answers == 1 && f[0].err.reason == REASON_PLAN_NOT_FOUND);
     put_for(&s.bed, "acme", text);
     host_prefetch(s.bed.host, STR("acme"), &q.ref, on_fetched, &f[1]);
     host_prefetch(s.bed.host, STR("acme"), &q.ref, on_fetched, &f[2]);
     host_prefetch(s.bed.host, STR("globex"), &folder, on_fetched, &f[3]);
     host_prefetch(s.bed.host, STR("globex"), &q.ref, on_fetched, &f[4]);
     CHECK(f[1].answers == 0 && f[2].answers == 0 && f[3].answers == 0, "threads read them");
-    CHECK(f[4].answers == 1 && strcmp(f[4].err.reason, "PLAN_NOT_FOUND") == 0);
+    CHECK(f[4].answers == 1 && f[4].err.reason == REASON_PLAN_NOT_FOUND);
     for (int i = 1; i <= 3; i++) {
         await(&s, &f[i]);
         CHECK(f[i].code == ST_OK, "%d: %s", i, f[i].err.msg);
@@ -462,7 +461,7 @@ TEST_DB(engine_tells_what_is_wrong_with_a_large_plan) {
     host_prefetch(s.bed.host, STR("acme"), &ref, on_fetched, &f);
     await(&s, &f);
     log_setup(2, false, LOG_INFO);
-    CHECK(strcmp(f.err.reason, "PLAN_INTEGRITY_VALIDATION_FAILED") == 0, "%s", f.err.msg);
+    CHECK(f.err.reason == REASON_PLAN_INTEGRITY_VALIDATION_FAILED, "%s", f.err.msg);
     shop_close(&s);
 }
 
@@ -478,11 +477,10 @@ TEST_DB(engine_closes_while_large_plans_are_read) {
         host_prefetch(s.bed.host, fetcher(i), &ref, on_fetched, &f[i]);
     }
     CHECK(f[HOST_FETCHES_MAX].answers == 1 &&
-          strcmp(f[HOST_FETCHES_MAX].err.reason, "PLAN_FETCHES_TOO_MANY") == 0);
+          f[HOST_FETCHES_MAX].err.reason == REASON_PLAN_FETCHES_TOO_MANY);
     bed_close(&s.bed);
     for (int i = 0; i < HOST_FETCHES_MAX; i++)
-        CHECK(f[i].answers == 1 && strcmp(f[i].err.reason, "CLOSING") == 0, "%d: %d", i,
-              f[i].answers);
+        CHECK(f[i].answers == 1 && f[i].err.reason == REASON_CLOSING, "%d: %d", i, f[i].answers);
     shop_close(&s);
 }
 
@@ -501,7 +499,8 @@ static const struct plan *take(struct host_plans *plans, const char *tenant,
     const struct plan *plan = NULL;
     status st = host_plans_get(plans, str_c(tenant), ref, &plan, &err);
     if (refused)
-        CHECK(st == ST_LIMIT && strcmp(err.reason, refused) == 0, "%d %s", st, err.msg);
+        CHECK(st == ST_LIMIT && strcmp(reason_name(err.reason), refused) == 0, "%d %s", st,
+              err.msg);
     else
         CHECK(st == ST_OK, "%s", err.msg);
     return plan;

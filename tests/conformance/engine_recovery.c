@@ -421,7 +421,7 @@ TEST(engine_two_processes_of_one_name_are_refused) {
     struct error err = {0};
     CHECK(uv_loop_init(&loop) == 0);
     CHECK(host_open(&loop, &bed.options, &second, &err) == ST_CONFLICT);
-    CHECK(strcmp(err.reason, "NODE_ALIVE") == 0);
+    CHECK(err.reason == REASON_NODE_ALIVE);
     uv_run(&loop, UV_RUN_DEFAULT);
     CHECK(uv_loop_close(&loop) == 0);
     bed_release(&bed);

@@ -391,7 +391,7 @@ TEST_DB(engine_riders_say_whether_they_rode) {
 static status again(struct bed *bed, const struct task_ref *ref, struct task *out) {
     struct error err = {0};
     status st = engine_task_again(host_engine(bed->host), ref, &bed->arena, out, &err);
-    CHECK(st == ST_OK || (err.reason && strcmp(err.reason, "LEASE_LOST") == 0), "%s", err.msg);
+    CHECK(st == ST_OK || (err.reason == REASON_LEASE_LOST), "%s", err.msg);
     return st;
 }
 
@@ -445,12 +445,12 @@ static void check_not_found(struct bed *bed, const struct task_ref *ref, const c
     struct told t = {0};
     int64_t until = 0;
     status st = engine_heartbeat(host_engine(bed->host), ref, 1000, &until, &err);
-    CHECK(st == ST_NOT_FOUND && strcmp(err.reason, "RUN_NOT_FOUND") == 0, "%s", err.msg);
+    CHECK(st == ST_NOT_FOUND && err.reason == REASON_RUN_NOT_FOUND, "%s", err.msg);
     CHECK(strcmp(err.msg, message) == 0, "%s", err.msg);
     engine_task_done(host_engine(bed->host), ref, &(struct outcome){.ok = true, .output = STR("1")},
                      &(struct engine_caller){.done = on_told, .context = &t});
     await(bed, &t);
-    CHECK(t.code == ST_NOT_FOUND && strcmp(t.err.reason, "RUN_NOT_FOUND") == 0, "%s", t.err.msg);
+    CHECK(t.code == ST_NOT_FOUND && t.err.reason == REASON_RUN_NOT_FOUND, "%s", t.err.msg);
     CHECK(strcmp(t.err.msg, message) == 0, "%s", t.err.msg);
 }
 
@@ -490,7 +490,7 @@ TEST_DB(engine_tasks_of_other_tenants_are_not_found) {
                                              .done = on_told,
                                              .context = &t});
     await(&bed, &t);
-    CHECK(t.code == ST_INVALID && strcmp(t.err.reason, "CONTEXT_INVALID") == 0, "%s", t.err.msg);
+    CHECK(t.code == ST_INVALID && t.err.reason == REASON_CONTEXT_INVALID, "%s", t.err.msg);
     t = (struct told){0};
     engine_task_done(host_engine(bed.host), &task.ref,
                      &(struct outcome){.code = STR("BAD"), .message = STR("no")},

@@ -93,7 +93,7 @@ TEST_DB(status_snapshot_of_every_state) {
     struct run_snapshot none;
     CHECK(status_snapshot(host_reader(bed.host), STR("none"), &bed.arena, &none, &err) ==
           ST_NOT_FOUND);
-    CHECK(strcmp(err.reason, "RUN_NOT_FOUND") == 0);
+    CHECK(err.reason == REASON_RUN_NOT_FOUND);
     bed_release(&bed);
 }
 

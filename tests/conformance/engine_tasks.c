@@ -88,8 +88,7 @@ static struct told answer(struct bed *bed, const struct task_ref *ref, bool ok, 
 }
 
 static void check_lost(struct told t) {
-    CHECK(t.code == ST_CONFLICT && t.err.reason && strcmp(t.err.reason, "LEASE_LOST") == 0, "%s",
-          t.err.msg);
+    CHECK(t.code == ST_CONFLICT && t.err.reason == REASON_LEASE_LOST, "%s", t.err.msg);
 }
 
 #define TASK(id, more) STEP(id, "task", ",\"queue\":\"q\"" more)
@@ -199,7 +198,7 @@ TEST_DB(engine_task_lease_that_ran_out_is_fenced) {
     struct error err = {0};
     CHECK(engine_heartbeat(host_engine(bed.host), &slow.tasks[0].ref, 1000, &until, &err) ==
               ST_CONFLICT &&
-          strcmp(err.reason, "LEASE_LOST") == 0);
+          err.reason == REASON_LEASE_LOST);
     check_lost(answer(&bed, &slow.tasks[0].ref, true, "\"slow\"", NULL));
     CHECK(count_rows(&bed, "r", EVENT_STEP_COMPLETED) == 0);
     CHECK(answer(&bed, &quick.tasks[0].ref, true, "\"quick\"", NULL).code == ST_OK);

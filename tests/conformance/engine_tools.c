@@ -135,15 +135,15 @@ void start(struct bed *bed, const char *plan, const char *run_id) {
     struct start_request request = bed_request(bed, plan, run_id);
     struct error err = {0};
     status st = bed_start(bed, &request, &err);
-    CHECK(st == ST_OK, "%s: %s", err.reason ? err.reason : "", err.msg);
+    CHECK(st == ST_OK, "%s: %s", reason_name(err.reason), err.msg);
 }
 
 void start_refused(struct bed *bed, const struct start_request *request, const char *reason) {
     struct error err = {0};
     status st = bed_start(bed, request, &err);
     CHECK(st != ST_OK, "started, although %s", reason);
-    CHECK(err.reason && strcmp(err.reason, reason) == 0, "%s: %s", err.reason ? err.reason : "?",
-          err.msg);
+    CHECK(err.reason && strcmp(reason_name(err.reason), reason) == 0, "%s: %s",
+          reason_name(err.reason), err.msg);
 }
 
 void tell(struct bed *bed, const char *run_id, const char *name, const char *signal_id) {
@@ -154,15 +154,15 @@ void tell_step(struct bed *bed, const char *run_id, const char *name, const char
                const char *signal_id) {
     struct error err = {0};
     status st = bed_signal(bed, run_id, name, step, signal_id, &err);
-    CHECK(st == ST_OK, "%s: %s", err.reason ? err.reason : "", err.msg);
+    CHECK(st == ST_OK, "%s: %s", reason_name(err.reason), err.msg);
 }
 
 void tell_refused(struct bed *bed, const char *run_id, const char *name, const char *step,
                   const char *reason) {
     struct error err = {0};
     status st = bed_signal(bed, run_id, name, step, NULL, &err);
-    CHECK(st != ST_OK && err.reason && strcmp(err.reason, reason) == 0, "%s %s: %s %s", name,
-          step ? step : "", err.reason ? err.reason : "accepted", err.msg);
+    CHECK(st != ST_OK && err.reason && strcmp(reason_name(err.reason), reason) == 0, "%s %s: %s %s",
+          name, step ? step : "", err.reason ? reason_name(err.reason) : "accepted", err.msg);
 }
 
 void until_rows(struct bed *bed, const char *run_id, enum event_type type, size_t count) {

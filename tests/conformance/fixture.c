@@ -252,8 +252,8 @@ struct append_result fixture_put(struct fixture *c, struct append_item item) {
 void fixture_refused(struct fixture *c, struct append_item item, status code, const char *reason) {
     struct append_result res = fixture_try(c, item);
     CHECK(res.code == code, "%.*s: status %d", STR_ARG(item.event.type_name), (int)res.code);
-    CHECK(res.err->reason && strcmp(res.err->reason, reason) == 0, "%s: %s", res.err->reason,
-          res.err->msg);
+    CHECK(res.err->reason && strcmp(reason_name(res.err->reason), reason) == 0, "%s: %s",
+          reason_name(res.err->reason), res.err->msg);
 }
 
 struct append_result fixture_append_event(struct fixture *c, struct event e) {

@@ -80,7 +80,7 @@ TEST_DB(identity_another_tenant_is_refused) {
     for (int pass = 0; pass < 2; pass++) {
         for (size_t i = 0; i < COUNT_OF(types); i++) {
             struct append_result res = fixture_try(&c, event_of("globex", "shop", types[i], "r1"));
-            CHECK(res.code == ST_CONFLICT && strcmp(res.err->reason, "RUN_ID_TAKEN") == 0, "%s",
+            CHECK(res.code == ST_CONFLICT && res.err->reason == REASON_RUN_ID_TAKEN, "%s",
                   types[i]);
             CHECK(!strstr(res.err->msg, "acme") && !strstr(res.err->msg, "RUNNING") && res.seq == 0,
                   "%s", res.err->msg);
@@ -212,6 +212,6 @@ TEST_DB(identity_query_by_run_id) {
     CHECK(info.head.status == RUN_PENDING && info.opened_us == c.now_us && info.started_us == 0 &&
           info.ended_us == 0);
     CHECK(ledger_find_run(c.ledger, STR("r2"), &c.arena, &info, &err) == ST_NOT_FOUND);
-    CHECK(strcmp(err.reason, "RUN_NOT_FOUND") == 0);
+    CHECK(err.reason == REASON_RUN_NOT_FOUND);
     fixture_close(&c);
 }

@@ -16,8 +16,7 @@ static bool found(struct fixture *c, const char *tenant, const char *provider, c
     struct error err = {0};
     status st = ledger_find_provider(c->ledger, str_c(tenant), str_c(provider), str_c(workflow),
                                      str_c(provider_run), &c->arena, &info, &err);
-    CHECK(st == ST_OK || (st == ST_NOT_FOUND && strcmp(err.reason, "RUN_NOT_FOUND") == 0), "%s",
-          err.msg);
+    CHECK(st == ST_OK || (st == ST_NOT_FOUND && err.reason == REASON_RUN_NOT_FOUND), "%s", err.msg);
     return st == ST_OK && text_is(info.run_id, run);
 }
 
@@ -93,7 +92,7 @@ TEST_DB(identity_a_provider_run_belongs_to_one_run) {
     struct append_result results[2]; /* also inside one commit */
     fixture_batch(&c, both, 2, false, results);
     CHECK(results[0].code == ST_OK && results[1].code == ST_CONFLICT);
-    CHECK(strcmp(results[1].err->reason, "PROVIDER_REF_TAKEN") == 0);
+    CHECK(results[1].err->reason == REASON_PROVIDER_REF_TAKEN);
     struct append_item elsewhere =
         link_of("r5", 1, "temporal", "wf", "p"); /* tenants do not share it */
     elsewhere.event.tenant_id = STR("globex");

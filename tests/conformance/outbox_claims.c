@@ -131,10 +131,10 @@ TEST_DB(outbox_late_failure) {
     str truth = fixture_truth_dump(&c);
     CHECK(outbox_fail(c.ledger, &first.items[0], STR("X"), STR("late"), STR_NONE, STR("w1"), &dead,
                       &err) == ST_CONFLICT &&
-              strcmp(err.reason, "EFFECT_MOVED") == 0,
+              err.reason == REASON_EFFECT_MOVED,
           "%s", err.msg);
     CHECK(outbox_release(c.ledger, &first.items[0], STR("w1"), &err) == ST_CONFLICT &&
-              strcmp(err.reason, "EFFECT_MOVED") == 0,
+              err.reason == REASON_EFFECT_MOVED,
           "%s", err.msg);
     CHECK(str_eq(fixture_truth_dump(&c), truth) && !dead);
     for (int i = 0; i < 2; i++)
@@ -613,7 +613,7 @@ static const char *engine_append(struct fixture *c, const struct lease *lease, i
     struct append_request *reqs[] = {&req};
     struct error err = {0};
     CHECK(ledger_append(c->ledger, reqs, 1, &err) == ST_OK, "%s", err.msg);
-    return res.code == ST_OK ? "" : res.err->reason;
+    return res.code == ST_OK ? "" : reason_name(res.err->reason);
 }
 
 /* A node that carries the run out need not have read what became of its effects; what else happened

@@ -113,7 +113,7 @@ static void recover(struct trial *t) {
         return;
     }
     if (t->op == REQUEUE && !not_done) {
-        CHECK(do_op(t, REQUEUE, &err) == ST_CONFLICT && strcmp(err.reason, "EFFECT_NOT_DEAD") == 0);
+        CHECK(do_op(t, REQUEUE, &err) == ST_CONFLICT && err.reason == REASON_EFFECT_NOT_DEAD);
     } else {
         must(t, t->op);
     }

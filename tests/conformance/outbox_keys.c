@@ -307,10 +307,10 @@ static void refused(struct fixture *c, const struct effect_request *request, sta
     bool existing = false;
     str truth = fixture_truth_dump(c);
     status st = outbox_request(c->ledger, request, &c->arena, &info, &existing, &err);
-    CHECK(st == code && err.reason && strcmp(err.reason, reason) == 0,
+    CHECK(st == code && err.reason && strcmp(reason_name(err.reason), reason) == 0,
           "%.*s %.*s: status %d, %s: %s", STR_ARG(request->type),
           (int)(request->payload.len < 99 ? request->payload.len : 99), request->payload.ptr,
-          (int)st, err.reason, err.msg);
+          (int)st, reason_name(err.reason), err.msg);
     CHECK(str_eq(fixture_truth_dump(c), truth) &&
               fixture_int(c, "SELECT COUNT(*) FROM state_effect") == 0,
           "something was written");
@@ -451,7 +451,7 @@ TEST_DB(outbox_id_of_another_run) {
         struct effect_request r = request_of(runs[i], "{\"other\":1}");
         r.id = &id;
         CHECK(outbox_request(c.ledger, &r, &c.arena, &info, &existing, &err) == ST_CONFLICT &&
-                  strcmp(err.reason, "EFFECT_ID_TAKEN") == 0,
+                  err.reason == REASON_EFFECT_ID_TAKEN,
               "%s", err.msg);
     }
     str fresh = fixture_uuid_text(uuid_v4()); /* in one group, and of a tenant that is new */
@@ -465,7 +465,7 @@ TEST_DB(outbox_id_of_another_run) {
     event_key_derive(&items[1].event, items[1].event.key);
     fixture_batch(&c, items, 3, false, results);
     CHECK(results[0].code == ST_OK && results[2].code == ST_OK);
-    CHECK(results[1].code == ST_CONFLICT && strcmp(results[1].err->reason, "EFFECT_ID_TAKEN") == 0);
+    CHECK(results[1].code == ST_CONFLICT && results[1].err->reason == REASON_EFFECT_ID_TAKEN);
     CHECK(fixture_int(&c, "SELECT COUNT(*) FROM outbox_events") == 2);
     fixture_clean(&c);
     fixture_close(&c);

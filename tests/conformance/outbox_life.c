@@ -106,7 +106,7 @@ TEST_DB(outbox_success) {
     /* It ends once: a second answer changes nothing. */
     CHECK(outbox_fail(c.ledger, &batch.items[0], STR("X"), STR("late"), STR_NONE, STR("w1"), NULL,
                       &err) == ST_CONFLICT &&
-          strcmp(err.reason, "EFFECT_MOVED") == 0);
+          err.reason == REASON_EFFECT_MOVED);
     c.now_us += INT64_C(86400) * 1000000;
     CHECK(outbox_take(&c, 10).count == 0, "nothing is left to do");
     fixture_close(&c);
@@ -244,7 +244,7 @@ TEST_DB(outbox_requeue) {
     CHECK(text_is(actor, "ada"));
     CHECK(outbox_requeue(c.ledger, STR("acme"), ids[1], STR("ada"), STR_NONE, NULL, &err) ==
               ST_CONFLICT &&
-          strcmp(err.reason, "EFFECT_NOT_DEAD") == 0);
+          err.reason == REASON_EFFECT_NOT_DEAD);
     struct outbox_batch batch = outbox_take(&c, 10);
     CHECK(batch.count == 1 && uuid_eq(batch.items[0].effect.id, ids[1]) &&
           batch.items[0].effect.executions == 3);
@@ -266,7 +266,7 @@ TEST_DB(outbox_expired_lease_counts) {
     CHECK(second.count == 1 && second.items[0].effect.executions == 2 &&
           second.items[0].effect.retry_count == 1);
     CHECK(outbox_complete(c.ledger, &first.items[0], STR("{}"), STR("w1"), &err) == ST_CONFLICT &&
-          strcmp(err.reason, "EFFECT_MOVED") == 0);
+          err.reason == REASON_EFFECT_MOVED);
     c.now_us += 60000000;
     CHECK(outbox_take(&c, 10).count == 0, "SOR_UPDATE is tried twice at most");
     CHECK(outbox_read(&c, e.effect.id).effect.status == OUTBOX_DEAD_LETTER);
@@ -298,7 +298,7 @@ TEST_DB(outbox_release_and_expire) {
     now = outbox_read(&c, e.effect.id);
     CHECK(now.effect.status == OUTBOX_FAILED && now.effect.retry_count == 1);
     CHECK(outbox_release(c.ledger, &batch.items[0], STR("w1"), &err) == ST_OK ||
-          strcmp(err.reason, "EFFECT_MOVED") == 0);
+          err.reason == REASON_EFFECT_MOVED);
     CHECK(outbox_read(&c, e.effect.id).effect.status == OUTBOX_FAILED, "too late");
     CHECK(outbox_expire(c.ledger, STR("w2"), 10, &count, &err) == ST_OK && count == 0);
     batch = outbox_take(&c, 10);

@@ -151,7 +151,7 @@ TEST_DB(outbox_finds_by_key) {
     for (size_t i = 0; i < COUNT_OF(missing); i++) {
         status st =
             outbox_find_key(c.ledger, missing[i].tenant, missing[i].key, &c.arena, &info, &err);
-        CHECK(st == ST_NOT_FOUND && strcmp(err.reason, "EFFECT_NOT_FOUND") == 0, "case %zu", i);
+        CHECK(st == ST_NOT_FOUND && err.reason == REASON_EFFECT_NOT_FOUND, "case %zu", i);
     }
     fixture_close(&c);
 }

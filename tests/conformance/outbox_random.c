@@ -155,7 +155,7 @@ static void op_complete(struct model *m) {
     bool ok = newest && (e->status == OUTBOX_PROCESSING || e->status == OUTBOX_COMPLETED);
     status st = outbox_complete(m->c.ledger, h, STR("{\"ok\":1}"), STR("w1"), &err);
     CHECK(st == (ok ? ST_OK : ST_CONFLICT), "status %d: %s", (int)st, err.msg);
-    CHECK(ok || strcmp(err.reason, "EFFECT_MOVED") == 0);
+    CHECK(ok || err.reason == REASON_EFFECT_MOVED);
     if (ok) e->status = OUTBOX_COMPLETED;
     if (ok) e->due_us = 0;
 }
@@ -170,7 +170,7 @@ static void op_fail(struct model *m) {
     bool ok = newest && e->status != OUTBOX_COMPLETED; /* that it failed is told again, or news */
     status st = outbox_fail(m->c.ledger, h, STR("X"), STR("no"), STR_NONE, STR("w1"), &dead, &err);
     CHECK(st == (ok ? ST_OK : ST_CONFLICT), "status %d: %s", (int)st, err.msg);
-    CHECK(ok || strcmp(err.reason, "EFFECT_MOVED") == 0);
+    CHECK(ok || err.reason == REASON_EFFECT_MOVED);
     if (!ok || e->status != OUTBOX_PROCESSING) return;
     e->retries++;
     CHECK(dead == (e->retries > e->max_retries));

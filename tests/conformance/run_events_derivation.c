@@ -83,7 +83,8 @@ TEST_DB(run_events_key_is_over_utf8) {
     struct error err = {0};
     struct event good = fixture_event("StepStarted", "r", "x", 1);
     CHECK(fixture_put_json(&c, fixture_edit(&c, &good, "stepId", "\"\xE9\""), &err) == ST_INVALID);
-    CHECK(strcmp(err.reason, "JSON_UTF8") == 0 && fixture_event_count(&c) == 0, "%s", err.reason);
+    CHECK(err.reason == REASON_JSON_UTF8 && fixture_event_count(&c) == 0, "%s",
+          reason_name(err.reason));
     fixture_close(&c);
 }
 
@@ -178,7 +179,7 @@ TEST_DB(run_events_delimiter_is_refused_in_fields) {
         snprintf(where, sizeof where, "/%s", members[i]);
         CHECK(fixture_put_json(&c, fixture_edit(&c, &e, members[i], "\"a|b\""), &err) ==
               ST_INVALID);
-        CHECK(strcmp(err.reason, "DELIMITER_IN_FIELD") == 0 && strcmp(err.where, where) == 0, "%s",
+        CHECK(err.reason == REASON_DELIMITER_IN_FIELD && strcmp(err.where, where) == 0, "%s",
               err.msg);
     }
     CHECK(fixture_event_count(&c) == 0);

@@ -9,7 +9,8 @@ static void check_refused(struct fixture *c, str json, const char *member) {
     int64_t before = fixture_event_count(c);
     status st = fixture_put_json(c, json, &err);
     CHECK(st == ST_INVALID, "%s: %.*s", status_name(st), STR_ARG(json));
-    CHECK(strcmp(err.where, where) == 0, "%s at %s: %.*s", err.reason, err.where, STR_ARG(json));
+    CHECK(strcmp(err.where, where) == 0, "%s at %s: %.*s", reason_name(err.reason), err.where,
+          STR_ARG(json));
     CHECK(strstr(err.msg, member) != NULL, "%s", err.msg);
     CHECK(fixture_event_count(c) == before);
 }
@@ -127,7 +128,7 @@ TEST_DB(run_events_queued_has_a_full_envelope) {
               ST_INVALID);
         CHECK(fixture_put_json(&c, fixture_edit(&c, &started, members[i], NULL), &two) ==
               ST_INVALID);
-        CHECK(strcmp(one.reason, two.reason) == 0 && strcmp(one.where, two.where) == 0);
+        CHECK(one.reason == two.reason && strcmp(one.where, two.where) == 0);
         CHECK(strcmp(one.msg, two.msg) == 0, "%s / %s", one.msg, two.msg);
     }
     CHECK(fixture_event_count(&c) == 0);
@@ -220,7 +221,7 @@ TEST_DB(run_events_logical_attempts_count_from_one) {
     check_refused(&c, fixture_edit(&c, &e, "logicalAttemptId", "0"), "logicalAttemptId");
     struct append_result second =
         fixture_append_event(&c, fixture_event("StepStarted", "r", "a", 2));
-    CHECK(second.code == ST_CONFLICT && strcmp(second.err->reason, "INVALID_TRANSITION") == 0);
+    CHECK(second.code == ST_CONFLICT && second.err->reason == REASON_INVALID_TRANSITION);
     fixture_put_event(&c, e);
     CHECK(text_is(fixture_step_state(&c, "r", "a"), "RUNNING"));
     fixture_close(&c);

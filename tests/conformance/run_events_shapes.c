@@ -105,7 +105,7 @@ TEST_DB(run_events_write_shape) {
                   WRITE_MEMBERS " stepId payload"));
     struct error err = {0};
     CHECK(fixture_put_json(&c, fixture_edit(&c, &run, "runSeq", "7"), &err) == ST_INVALID);
-    CHECK(strcmp(err.reason, "FIELD_RESERVED") == 0 && strcmp(err.where, "/runSeq") == 0);
+    CHECK(err.reason == REASON_FIELD_RESERVED && strcmp(err.where, "/runSeq") == 0);
     CHECK(fixture_event_count(&c) == 0);
     CHECK(fixture_put_event(&c, run).run_seq == 1);
     fixture_close(&c);
@@ -120,7 +120,7 @@ TEST_DB(run_events_payload_is_an_object) {
     struct error err = {0};
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         CHECK(fixture_put_json(&c, fixture_edit(&c, &e, "payload", bad[i]), &err) == ST_INVALID);
-        CHECK(strcmp(err.reason, "PAYLOAD_NOT_OBJECT") == 0, "%s: %s", bad[i], err.reason);
+        CHECK(err.reason == REASON_PAYLOAD_NOT_OBJECT, "%s: %s", bad[i], reason_name(err.reason));
     }
     CHECK(fixture_event_count(&c) == 0);
     CHECK(fixture_put_json(&c, fixture_edit(&c, &e, "payload", "{}"), &err) == ST_OK, "%s",

@@ -92,7 +92,7 @@ static bool guard_refuses(struct fixture *c, const struct event *e) {
 
 static bool append_refuses(struct fixture *c, struct event e) {
     struct append_result result = fixture_append_event(c, e);
-    return result.code == ST_CONFLICT && strcmp(result.err->reason, "INVALID_TRANSITION") == 0;
+    return result.code == ST_CONFLICT && result.err->reason == REASON_INVALID_TRANSITION;
 }
 
 /* RE-5.3-1: three layers, each with its own eyes. Off means: the guard is not asked; the ledger
@@ -179,8 +179,8 @@ TEST_DB(run_events_rejections_are_deterministic) {
         fixture_close(&c);
     }
     for (int k = 0; k < 2; k++) {
-        CHECK(strcmp(seen[0][k].reason, "INVALID_TRANSITION") == 0 &&
-              strcmp(seen[1][k].reason, "INVALID_TRANSITION") == 0);
+        CHECK(seen[0][k].reason == REASON_INVALID_TRANSITION &&
+              seen[1][k].reason == REASON_INVALID_TRANSITION);
         CHECK(seen[0][k].code == seen[1][k].code &&
               strcmp(seen[0][k].where, seen[1][k].where) == 0);
         CHECK(strcmp(seen[0][k].msg, seen[1][k].msg) == 0, "%s / %s", seen[0][k].msg,
@@ -208,7 +208,7 @@ TEST_DB(run_events_rejections_repeat_verbatim) {
         CHECK(result.code == ST_CONFLICT && !result.duplicate && result.run_seq == 0, "time %d",
               i + 1);
         if (i == 0) first = *result.err;
-        CHECK(strcmp(result.err->reason, "INVALID_TRANSITION") == 0 &&
+        CHECK(result.err->reason == REASON_INVALID_TRANSITION &&
               strcmp(result.err->where, first.where) == 0);
         CHECK(strcmp(result.err->msg, first.msg) == 0, "time %d: %s / %s", i + 1, result.err->msg,
               first.msg);

@@ -84,9 +84,8 @@ TEST_DB(run_events_v1_is_normalised_before_reduction) {
     struct error err = {0};
     struct event out;
     CHECK(event_parse_any(as_v1(&mixed, &late), &closed, &mixed.arena, &out, &err) == ST_INVALID);
-    CHECK(str_eq(str_c(err.reason), STR("V1_WINDOW_CLOSED")) &&
-              fixture_event_count(&mixed) == before,
-          "%s", err.reason);
+    CHECK(err.reason == REASON_V1_WINDOW_CLOSED && fixture_event_count(&mixed) == before, "%s",
+          reason_name(err.reason));
     fixture_close(&mixed);
     fixture_close(&pure);
 }

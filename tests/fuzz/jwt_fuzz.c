@@ -22,7 +22,7 @@ static struct jwks *set_of(str json) {
     struct error err = {0};
     status st = jwks_parse(json, &set, &err);
     ASSERT((st == ST_OK) == (set != NULL));
-    ASSERT(st == ST_OK || st == ST_RETRY || (st == ST_INVALID && err.reason != NULL));
+    ASSERT(st == ST_OK || st == ST_RETRY || (st == ST_INVALID && err.reason != REASON_NONE));
     return set;
 }
 

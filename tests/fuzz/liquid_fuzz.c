@@ -27,8 +27,8 @@ static void check_refusal(status st, const struct error *err, bool parses) {
     static const char *const reasons[] = {"LIQUID_SYNTAX", "LIQUID_FILTER_UNKNOWN", "LIQUID_LIMIT",
                                           "LIQUID_VALUE"};
     size_t i = 0;
-    ASSERT(err->reason != NULL);
-    while (i < COUNT_OF(reasons) && strcmp(err->reason, reasons[i]) != 0)
+    ASSERT(err->reason != REASON_NONE);
+    while (i < COUNT_OF(reasons) && strcmp(reason_name(err->reason), reasons[i]) != 0)
         i++;
     ASSERT(i < COUNT_OF(reasons));
     ASSERT((st == ST_LIMIT) == (i == 2));

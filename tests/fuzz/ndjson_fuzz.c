@@ -44,7 +44,7 @@ static void parse_line(str line, struct arena *arena) {
     struct error err = {0};
     arena_reset(arena);
     status st = event_parse(line, arena, &event, &err);
-    ASSERT(st == ST_OK || err.reason);
+    ASSERT(st == ST_OK || reason_name(err.reason));
 }
 
 static void check_lines(struct line_reader *r, str rest, size_t line_max, struct arena *arena) {

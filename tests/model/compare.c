@@ -59,7 +59,8 @@ static bool compare_refusal(const struct append_result *got, struct model_result
         buf_put_c(why, "a refusal without its error");
         return false;
     }
-    if (!same_str("reason", str_c(got->err->reason), str_c(want->reason), why)) return false;
+    if (!same_str("reason", str_c(reason_name(got->err->reason)), str_c(want->reason), why))
+        return false;
     return !want->rejection || same_rejection(got->err->msg, want->rejection, why);
 }
 

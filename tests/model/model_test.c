@@ -124,8 +124,7 @@ static void group_add(struct group *g, const struct op *op, int64_t salt, struct
 }
 
 static void count_result(struct bench *b, const struct append_result *got) {
-    bool invalid =
-        got->err && got->err->reason && strcmp(got->err->reason, "INVALID_TRANSITION") == 0;
+    bool invalid = got->err && got->err->reason == REASON_INVALID_TRANSITION;
     b->accepted += got->code == ST_OK && !got->duplicate;
     b->duplicates += got->duplicate;
     b->rejected += invalid;

@@ -313,7 +313,7 @@ static const struct provider_ops ops = {
 static status strings_make(struct conductor *c, const struct conductor_options *options,
                            struct error *err) {
     if (options->node.len == 0)
-        return error_at(err, ST_INVALID, "CONDUCTOR_NODE_INVALID", "conductor",
+        return error_at(err, REASON_CONDUCTOR_NODE_INVALID, "conductor",
                         "the name of the node is empty");
     c->node = mem_alloc(options->node.len + 1);
     if (!c->node) return error_set(err, ST_RETRY, "out of memory");

@@ -259,7 +259,7 @@ status def_start_json(const struct def_start *start, struct arena *scratch, stru
     put_definition(&l, buf_str(&name), out);
     buf_put_char(out, '}');
     if (out->full)
-        return error_at(err, ST_LIMIT, "PROVIDER_PLAN_TOO_LARGE", "plan",
+        return error_at(err, REASON_PROVIDER_PLAN_TOO_LARGE, "plan",
                         "the plan is too large for a workflow of Conductor: %u steps",
                         start->plan->step_count);
     return ST_OK;

@@ -257,7 +257,7 @@ TEST(conductor_def_has_bounds) {
         buf_init(&out, max);
         status st = def_start_json(&start, &b.arena, &out, &err);
         CHECK(st == ST_LIMIT || (st == ST_OK && max > 400), "%zu", max);
-        CHECK(st == ST_OK || strcmp(err.reason, "PROVIDER_PLAN_TOO_LARGE") == 0);
+        CHECK(st == ST_OK || err.reason == REASON_PROVIDER_PLAN_TOO_LARGE);
         buf_release(&out);
     }
     bench_release(&b);

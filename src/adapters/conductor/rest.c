@@ -73,8 +73,8 @@ status rest_status(int http, str body, struct error *err) {
         st = ST_NOT_FOUND;
     else if (http != 409 && http < 500)
         st = ST_INVALID;
-    (void)error_at(err, st, "CONDUCTOR_REFUSED", "conductor", "answered with status %d: %.*s", http,
-                   STR_ARG(message));
+    (void)error_as(err, st, REASON_CONDUCTOR_REFUSED, "conductor", "answered with status %d: %.*s",
+                   http, STR_ARG(message));
     arena_release(&arena);
     return st;
 }
@@ -245,7 +245,7 @@ static void answer_broken(struct rest *rest) {
             if (call->broken) break;
         }
         struct error err;
-        (void)error_at(&err, ST_INVALID, "CONDUCTOR_REFUSED", "conductor",
+        (void)error_at(&err, REASON_CONDUCTOR_REFUSED, "conductor",
                        "the request could not be made");
         if (call) call_answer(call, ST_INVALID, STR(""), &err);
     } while (call);
@@ -337,7 +337,7 @@ static status base_make(struct rest *rest, str url, struct error *err) {
                 !str_has(url, '?');
     arena_release(&arena);
     if (!fine)
-        return error_at(err, ST_INVALID, "CONDUCTOR_URL_INVALID", "conductor",
+        return error_at(err, REASON_CONDUCTOR_URL_INVALID, "conductor",
                         "expected the URL of a Conductor server, like http://host:8080: %s",
                         st == ST_OK ? "it has a part that is not expected" : why.msg);
     while (str_ends(url, STR("/")))

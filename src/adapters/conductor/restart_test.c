@@ -231,7 +231,7 @@ TEST(conductor_refuses_a_url_that_is_none) {
         struct conductor_options options = {.url = str_c(urls[i]), .node = STR("n")};
         CHECK(conductor_open(&loop, &options, &ports, &provider, &err) == ST_INVALID, "%s",
               urls[i]);
-        CHECK(is(str_c(err.reason), "CONDUCTOR_URL_INVALID"));
+        CHECK(is(str_c(reason_name(err.reason)), "CONDUCTOR_URL_INVALID"));
     }
     CHECK(uv_loop_close(&loop) == 0);
 }

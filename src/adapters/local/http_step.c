@@ -141,7 +141,7 @@ static bool url_check(struct job *job, yyjson_val *url_val, struct client_reques
         return false;
     }
     if (guard_url(job->ex->guard, r->url, &job->arena, &url, &err) != ST_OK) {
-        job_fail(job, err.reason ? err.reason : "URL_NOT_ALLOWED", "%s", err.msg);
+        job_fail(job, err.reason ? reason_name(err.reason) : "URL_NOT_ALLOWED", "%s", err.msg);
         return false;
     }
     job->http->guard = job->ex->guard;
@@ -287,16 +287,17 @@ static void answer_response(struct job *job, const struct client_response *r) {
 
 static void answer_error(struct job *job, const struct error *err) {
     static const struct {
-        const char *reason, *code;
+        enum reason reason;
+        const char *code;
     } codes[] = {
-        {"HTTP_TIMEOUT", "TIMEOUT"},
-        {"HTTP_TOO_LARGE", "OUTPUT_TOO_LARGE"},
-        {"HTTP_REFUSED_ADDRESS", "URL_NOT_ALLOWED"},
-        {"HTTP_REQUEST_INVALID", "INVALID_STEP_SCHEMA"},
+        {REASON_HTTP_TIMEOUT, "TIMEOUT"},
+        {REASON_HTTP_TOO_LARGE, "OUTPUT_TOO_LARGE"},
+        {REASON_HTTP_REFUSED_ADDRESS, "URL_NOT_ALLOWED"},
+        {REASON_HTTP_REQUEST_INVALID, "INVALID_STEP_SCHEMA"},
     };
     const char *code = "HTTP_FAILED";
     for (size_t i = 0; i < COUNT_OF(codes); i++) {
-        if (str_eq(str_c(err->reason), str_c(codes[i].reason))) code = codes[i].code;
+        if (err->reason == codes[i].reason) code = codes[i].code;
     }
     job_fail(job, code, "%s", err->msg);
 }

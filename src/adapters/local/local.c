@@ -135,7 +135,7 @@ static bool job_secret(struct job *job, str name, str *out) {
     status st = secret_resolve(job->ex->secrets_dir, job->attempt->environment_id, name,
                                &job->arena, out, &err);
     if (st != ST_OK) {
-        job_fail(job, err.reason ? err.reason : "SECRET_UNREADABLE", "%s", err.msg);
+        job_fail(job, err.reason ? reason_name(err.reason) : "SECRET_UNREADABLE", "%s", err.msg);
         return false;
     }
     if (!mask_add(&job->mask, *out)) {

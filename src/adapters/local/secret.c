@@ -30,12 +30,12 @@ static status from_file(str dir, str environment, str name, struct arena *arena,
     buf_release(&path);
     if (st == ST_OK) *out = without_newline(*out);
     if (st == ST_LIMIT || (st == ST_OK && out->len > SECRET_BYTES_MAX)) {
-        return error_at(err, ST_LIMIT, "SECRET_TOO_LARGE", "",
+        return error_at(err, REASON_SECRET_TOO_LARGE, "",
                         "the file of secret \"%.*s\" has more than %zu bytes", STR_ARG(name),
                         SECRET_BYTES_MAX);
     }
     if (st == ST_OK || st == ST_NOT_FOUND) return st;
-    err->reason = "SECRET_UNREADABLE";
+    err->reason = REASON_SECRET_UNREADABLE;
     return error_wrap(err, "secret \"%.*s\"", STR_ARG(name));
 }
 
@@ -82,7 +82,7 @@ static status from_variable(str environment, str name, struct arena *arena, str 
     str value = str_c(getenv(text));
     if (!value.ptr) return ST_NOT_FOUND;
     if (value.len > SECRET_BYTES_MAX) {
-        return error_at(err, ST_LIMIT, "SECRET_TOO_LARGE", "",
+        return error_at(err, REASON_SECRET_TOO_LARGE, "",
                         "the variable of secret \"%.*s\" has more than %zu bytes", STR_ARG(name),
                         SECRET_BYTES_MAX);
     }
@@ -93,7 +93,7 @@ static status from_variable(str environment, str name, struct arena *arena, str 
 status secret_resolve(str secrets_dir, str environment_id, str name, struct arena *arena, str *out,
                       struct error *err) {
     if (!name_ok(name)) {
-        return error_at(err, ST_INVALID, "SECRET_NAME_INVALID", "",
+        return error_at(err, REASON_SECRET_NAME_INVALID, "",
                         "the name of a secret has 1 to %d letters, digits, \"_\", \".\" or \"-\" "
                         "and does not begin with \".\"",
                         SECRET_NAME_MAX);
@@ -111,7 +111,7 @@ status secret_resolve(str secrets_dir, str environment_id, str name, struct aren
         st = from_variable(environment_id, name, arena, out, &looked, err);
     if (st == ST_NOT_FOUND) st = from_variable(STR_NONE, name, arena, out, &looked, err);
     if (st != ST_NOT_FOUND) return st;
-    return error_at(err, ST_NOT_FOUND, "SECRET_NOT_FOUND", "",
+    return error_at(err, REASON_SECRET_NOT_FOUND, "",
                     "secret \"%.*s\" was not found; looked at: %.*s", STR_ARG(name),
                     STR_ARG(buf_str(&looked)));
 }

@@ -311,7 +311,7 @@ static status check_name(const char *what, str name, struct error *err) {
         good = c > 0x20 && c < 0x7f && c != '\'' && c != '"' && c != '\\' && c != '|';
     }
     if (good) return ST_OK;
-    return error_at(err, ST_INVALID, "TEMPORAL_OPTION_INVALID", what,
+    return error_at(err, REASON_TEMPORAL_OPTION_INVALID, what,
                     "temporal: %s is no name of 1 to %d letters, digits and signs", what,
                     NAME_BYTES_MAX);
 }
@@ -329,7 +329,7 @@ static status options_take(struct temporal *t, const struct temporal_options *o,
     if (st == ST_OK) st = check_name("node", node, err);
     if (st != ST_OK) return st;
     if (o->slots > TEMPORAL_SLOTS_MAX || o->pollers > TEMPORAL_POLLERS_MAX || o->pollers < 0)
-        return error_at(err, ST_INVALID, "TEMPORAL_OPTION_INVALID", "slots",
+        return error_at(err, REASON_TEMPORAL_OPTION_INVALID, "slots",
                         "temporal: at most %d slots and %d pollers", TEMPORAL_SLOTS_MAX,
                         TEMPORAL_POLLERS_MAX);
     t->slots = o->slots == 0 ? TEMPORAL_SLOTS : o->slots > 0 ? o->slots : 0;
@@ -371,7 +371,7 @@ static status channel_open(struct temporal *t, const struct temporal_options *o,
     if (o->api_key.len > 0) {
         int n = snprintf(bearer, sizeof bearer, "Bearer %.*s", STR_ARG(o->api_key));
         if (n >= (int)sizeof bearer)
-            return error_at(err, ST_INVALID, "TEMPORAL_OPTION_INVALID", "apiKey",
+            return error_at(err, REASON_TEMPORAL_OPTION_INVALID, "apiKey",
                             "temporal: the API key is too long");
         options.authorization = str_n(bearer, (size_t)n);
     }

@@ -68,11 +68,11 @@ TEST(temporal_refuses_attempts_whose_plan_is_no_good) {
     world_open(&w);
     struct provider *p = world_provider(&w, "n1", 0);
     struct fake_run *run = run_add(&w);
-    w.plan_error = "PLAN_HASH_MISMATCH";
+    w.plan_error = REASON_PLAN_SIZE_MISMATCH;
     fake_open(run, p);
     fake_start(run, p, &s, "one", 1);
     WAIT_FOR(&w, shot_over(&s));
-    CHECK(!s.ok && is(s.code, "PLAN_HASH_MISMATCH") && has(s.message, "no good"));
+    CHECK(!s.ok && is(s.code, "PLAN_SIZE_MISMATCH") && has(s.message, "no good"));
     w.bad_ref = true;
     fake_start(run, p, &s, "one", 2);
     WAIT_FOR(&w, shot_over(&s));
@@ -637,7 +637,7 @@ TEST(temporal_refuses_options_that_are_none) {
         struct provider *p = NULL;
         struct error err = {0};
         CHECK(temporal_open(&loop, &bad[i], &ports, &p, &err) == ST_INVALID, "case %zu", i);
-        CHECK(err.reason, "case %zu", i);
+        CHECK(err.reason != REASON_NONE, "case %zu", i);
     }
     uv_run(&loop, UV_RUN_DEFAULT);
     CHECK(uv_loop_close(&loop) == 0);

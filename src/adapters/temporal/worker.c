@@ -383,8 +383,8 @@ static void activity_try(struct activity *activity) {
         activity_wait(activity, err.msg[0] ? err.msg : "the plan could not be read in time");
     } else {
         activity->plan = NULL;
-        activity_fail(activity, str_c(err.reason ? err.reason : "PLAN_INVALID"), str_c(err.msg),
-                      STR_NONE, false);
+        activity_fail(activity, str_c(err.reason ? reason_name(err.reason) : "PLAN_INVALID"),
+                      str_c(err.msg), STR_NONE, false);
     }
 }
 

@@ -103,7 +103,7 @@ static status on_plan(void *context, str tenant_id, const struct plan_ref *ref,
                       const struct plan **out, struct error *err) {
     struct world *w = context;
     CHECK(str_eq(tenant_id, STR("acme")) && str_eq(ref->plan_id, STR("test")));
-    if (w->plan_error) return error_at(err, ST_INVALID, w->plan_error, "", "the plan is no good");
+    if (w->plan_error) return error_at(err, w->plan_error, "", "the plan is no good");
     if (w->plan_waits > 0) {
         w->plan_waits--;
         return error_set(err, ST_RETRY, "the plan is being fetched");

@@ -42,7 +42,7 @@ struct world {
     struct rpc *rpc; /* the test's own hand */
     struct plan *plan;
     char plan_ref[512];
-    const char *plan_error; /* ports.plan() refuses with it */
+    enum reason plan_error; /* ports.plan() refuses with it */
     int plan_waits;         /* and says so often that it is being fetched */
     int plans_out;
     bool bad_ref; /* of attempts to come */

@@ -14,8 +14,8 @@ static status read_receipt(struct db_stmt *q, struct arena *arena, struct receip
     r.created_us = db_int(q, 4);
     str fingerprint = db_blob(q, 0);
     if (fingerprint.len != SHA256_LEN)
-        return error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "",
-                        "a receipt's fingerprint has %zu bytes", fingerprint.len);
+        return error_at(err, REASON_LEDGER_DAMAGED, "", "a receipt's fingerprint has %zu bytes",
+                        fingerprint.len);
     memcpy(r.fingerprint, fingerprint.ptr, SHA256_LEN);
     if (!arena_try_str(arena, db_blob(q, 2), &r.body) ||
         !arena_try_str(arena, db_blob(q, 3), &r.location))
@@ -211,8 +211,7 @@ static status plan_get(struct ledger *l, str tenant_id, const uint8_t sha256[SHA
     if (st == ST_OK && !row) {
         char hex[SHA256_HEX_LEN];
         hex_encode(sha256, SHA256_LEN, hex);
-        st = error_at(err, ST_NOT_FOUND, "PLAN_NOT_FOUND", "", "there is no plan %.*s",
-                      SHA256_HEX_LEN, hex);
+        st = error_at(err, REASON_PLAN_NOT_FOUND, "", "there is no plan %.*s", SHA256_HEX_LEN, hex);
     } else if (st == ST_OK && !arena_try_str(arena, db_blob(q, 0), bytes)) {
         st = ledger_no_memory(err);
     }

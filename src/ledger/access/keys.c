@@ -4,8 +4,7 @@
 #include "ledger/impl.h"
 
 static status key_not_found(str key_id, struct error *err) {
-    return error_at(err, ST_NOT_FOUND, "KEY_NOT_FOUND", "", "there is no key \"%.*s\"",
-                    STR_ARG(key_id));
+    return error_at(err, REASON_KEY_NOT_FOUND, "", "there is no key \"%.*s\"", STR_ARG(key_id));
 }
 
 struct key_change {
@@ -24,7 +23,7 @@ static status check_count(struct ledger *l, struct error *err) {
     if (st == ST_OK) st = db_prepare(l->db, "SELECT COUNT(*) FROM api_key", &q, err);
     if (st == ST_OK) st = db_step(q, &row, err);
     if (st == ST_OK && db_int(q, 0) >= API_KEYS_MAX)
-        st = error_at(err, ST_LIMIT, "API_KEYS_TOO_MANY", "",
+        st = error_at(err, REASON_API_KEYS_TOO_MANY, "",
                       "there are %d keys already, revoked ones included", API_KEYS_MAX);
     if (q) db_reset(q);
     return st;
@@ -61,7 +60,7 @@ static status create_body(struct ledger *l, void *context, struct error *err) {
     status st = check_count(l, err);
     if (st == ST_OK) st = insert_key(l, c->key, &changed, err);
     if (st == ST_OK && changed == 0)
-        st = error_at(err, ST_CONFLICT, "KEY_ID_TAKEN", "", "there is a key \"%.*s\" already",
+        st = error_at(err, REASON_KEY_ID_TAKEN, "", "there is a key \"%.*s\" already",
                       STR_ARG(c->key->key_id));
     return st == ST_OK ? riders_write(l, c->riders, err) : st;
 }
@@ -87,7 +86,7 @@ static status explain_update(struct ledger *l, const struct api_key *key, struct
     if (st == ST_OK && !row)
         st = key_not_found(key->key_id, err);
     else if (st == ST_OK)
-        st = error_at(err, ST_CONFLICT, "PRECONDITION_FAILED", "",
+        st = error_at(err, REASON_PRECONDITION_FAILED, "",
                       "the key has version %lld, not %lld: it was changed meanwhile",
                       (long long)db_int(q, 0), (long long)key->version);
     db_reset(q);
@@ -185,7 +184,7 @@ static status read_key(struct db_stmt *q, struct arena *arena, struct api_key *o
     }
     str hash = db_blob(q, 5);
     if (hash.len != SHA256_LEN)
-        return error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "", "the key \"%.*s\" has no hash",
+        return error_at(err, REASON_LEDGER_DAMAGED, "", "the key \"%.*s\" has no hash",
                         STR_ARG(k.key_id));
     memcpy(k.hash, hash.ptr, SHA256_LEN);
     *out = k;

@@ -133,11 +133,11 @@ static status move_lot(struct ledger *l, struct archiving *a, struct error *err)
     if (st == ST_OK) st = schema_archive_views(l->db, err);
     if (st == ST_OK) st = run_on_lot(l, a, copy_sql, &copied, err);
     if (st == ST_CONFLICT)
-        return error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "",
+        return error_at(err, REASON_LEDGER_DAMAGED, "",
                         "the archive already has events that are in the ledger");
     if (st == ST_OK) st = run_on_lot(l, a, delete_sql, &deleted, err);
     if (st == ST_OK && copied != deleted)
-        st = error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "",
+        st = error_at(err, REASON_LEDGER_DAMAGED, "",
                       "%lld events were copied to the archive, and %lld of them were there",
                       (long long)copied, (long long)deleted);
     a->events = copied;
@@ -167,10 +167,9 @@ static status find_run(struct ledger *l, str run_id, struct archive_at *at, stru
     db_bind_text(q, 1, run_id);
     st = db_step(q, &row, err);
     if (st == ST_OK && !row) {
-        st = error_at(err, ST_NOT_FOUND, "RUN_NOT_FOUND", "", "there is no run \"%.*s\"",
-                      STR_ARG(run_id));
+        st = error_at(err, REASON_RUN_NOT_FOUND, "", "there is no run \"%.*s\"", STR_ARG(run_id));
     } else if (st == ST_OK && db_int(q, 1) < RUN_COMPLETED) {
-        st = error_at(err, ST_CONFLICT, "RUN_NOT_FINISHED", "",
+        st = error_at(err, REASON_RUN_NOT_FINISHED, "",
                       "run \"%.*s\" is not finished: only finished runs are archived",
                       STR_ARG(run_id));
     }

@@ -14,8 +14,7 @@ static status verify_copy(str path, const atomic_bool *stop, struct error *err) 
     if (st == ST_OK) ledger_stop_on(copy, stop);
     if (st == ST_OK) st = ledger_verify(copy, true, NULL, NULL, &arena, &report, err);
     if (st == ST_OK && report.damaged)
-        st = error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "", "the copy is damaged: %.300s",
-                      report.what);
+        st = error_at(err, REASON_LEDGER_DAMAGED, "", "the copy is damaged: %.300s", report.what);
     ledger_close(copy);
     arena_release(&arena);
     return st;
@@ -34,8 +33,7 @@ static void remove_part(const char *part, bool all) {
 
 status ledger_backup(struct ledger *l, str path, struct error *err) {
     if (path_exists(path)) {
-        return error_at(err, ST_CONFLICT, "FILE_EXISTS", "", "\"%.*s\" exists already",
-                        STR_ARG(path));
+        return error_at(err, REASON_FILE_EXISTS, "", "\"%.*s\" exists already", STR_ARG(path));
     }
     char part[4096];
     uint32_t random; /* two backups to one name must not share their halves */
@@ -45,8 +43,7 @@ status ledger_backup(struct ledger *l, str path, struct error *err) {
     status st = db_backup(l->db, str_c(part), err);
     if (st == ST_OK) st = verify_copy(str_c(part), l->stop, err);
     if (st == ST_OK && path_exists(path)) {
-        st =
-            error_at(err, ST_CONFLICT, "FILE_EXISTS", "", "\"%.*s\" exists already", STR_ARG(path));
+        st = error_at(err, REASON_FILE_EXISTS, "", "\"%.*s\" exists already", STR_ARG(path));
     }
     remove_part(part, false);
     if (st == ST_OK) st = file_rename_durable(str_c(part), path, err);

@@ -102,7 +102,7 @@ status ledger_rebuild(struct ledger *l, ledger_progress progress, void *context,
     if (st == ST_OK) st = walk_count(&w, "SELECT COUNT(*) FROM ledger_run", &w.total, err);
     if (st == ST_OK) st = walk_runs(&job, err);
     if (st == ST_OK && report.damaged)
-        st = error_at(err, ST_CORRUPT, "LEDGER_DAMAGED", "", "%s", report.what);
+        st = error_at(err, REASON_LEDGER_DAMAGED, "", "%s", report.what);
     if (st == ST_OK) st = project_flush(l, err);
     if (st == ST_OK) st = rebuild_lots(&w, err);
     if (st == ST_OK) st = db_commit(l->db, err);
