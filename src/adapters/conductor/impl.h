@@ -53,6 +53,8 @@ enum {
 
 struct conductor_run;
 struct conductor_job;
+/* What follows from the answer to a run's request. */
+typedef void (*run_answered)(struct conductor_run *r, const struct rest_answer *answer);
 
 /* ---- steps ---- */
 
@@ -157,10 +159,10 @@ struct conductor_run {
     char refused[REASON_MAX + 1]; /* of WORKFLOW_REFUSED: why */
     int refusals;
     struct rest_call *call;
-    void (*answered)(struct conductor_run *r, const struct rest_answer *answer); /* of `call` */
-    bool paused;          /* says the engine */
-    bool asked_paused;    /* `paused` when the request went out */
-    enum cluster cluster; /* as it was last seen or made */
+    run_answered answered; /* of `call` */
+    bool paused;           /* says the engine */
+    bool asked_paused;     /* `paused` when the request went out */
+    enum cluster cluster;  /* as it was last seen or made */
     enum look look;
     unsigned todo;       /* of enum todo */
     int64_t since_ms;    /* it is in memory */
@@ -250,13 +252,10 @@ bool conductor_run_waits_for_task(const struct conductor_run *r, int64_t for_ms)
 /* Sends a request; `answered` is called from inside the run. With ST_RETRY the time of the next
  * try is set already. */
 void conductor_run_send(struct conductor_run *r, const struct rest_request *request,
-                        void (*answered)(struct conductor_run *r,
-                                         const struct rest_answer *answer));
+                        run_answered answered);
 /* The same about its workflow: `before` and `after` its id, then `reason`, escaped. */
 void conductor_run_send_workflow(struct conductor_run *r, const char *method, const char *before,
-                                 const char *after, str reason,
-                                 void (*answered)(struct conductor_run *r,
-                                                  const struct rest_answer *answer));
+                                 const char *after, str reason, run_answered answered);
 void conductor_run_wait(struct conductor_run *r, int64_t ms); /* before its next request */
 extern const struct provider_runs_ops conductor_runs_ops;
 

@@ -131,8 +131,7 @@ static void on_answer(void *context, const struct rest_answer *answer) {
 }
 
 void conductor_run_send(struct conductor_run *r, const struct rest_request *request,
-                        void (*answered)(struct conductor_run *r,
-                                         const struct rest_answer *answer)) {
+                        run_answered answered) {
     ASSERT(!r->call);
     r->answered = answered;
     r->asked_paused = r->paused;
@@ -141,9 +140,7 @@ void conductor_run_send(struct conductor_run *r, const struct rest_request *requ
 }
 
 void conductor_run_send_workflow(struct conductor_run *r, const char *method, const char *before,
-                                 const char *after, str reason,
-                                 void (*answered)(struct conductor_run *r,
-                                                  const struct rest_answer *answer)) {
+                                 const char *after, str reason, run_answered answered) {
     char text[64 + 3 * (ID_MAX + REASON_MAX)];
     struct buf path;
     ASSERT(r->workflow[0]);
