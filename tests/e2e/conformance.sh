@@ -152,4 +152,14 @@ test_every_named_clause_belongs_to_a_test() {
     same "$(awk -F '\t' 'NR > 1 && $2 !~ /^(MUST|MUST NOT|SHOULD|MAY|DESCRIBED)$/' "$repo/contracts/levels.tsv")" "" "levels"
 }
 
+# A reader who meets T17 or CANON in a comment finds in contracts/ what it means.
+test_every_tension_that_is_cited_is_explained() {
+    (cd "$repo" && grep -rohE --include='*.[ch]' --include='*.md' '\bT[0-9]{2}\b' src include docs tests ARCHITECTURE.md contracts | sort -u) >cited
+    [ "$(wc -l <cited)" -ge 63 ]
+    grep -oE '^- \*\*T[0-9]{2} ' "$repo/contracts/TENSIONS.md" | grep -oE 'T[0-9]{2}' | sort >explained
+    same "$(uniq -d explained)" "" "explained twice"
+    diff cited explained
+    holds "$(cat "$repo/contracts/README.md")" "**CANON**"
+}
+
 e2e_main "$@"
