@@ -446,7 +446,9 @@ static status effect_secret(void *context, str environment_id, str name, struct 
 
 static status open_effects(struct host *h, struct error *err) {
     if (h->options.passive) return ST_OK;
-    struct dispatcher_options options = {.writer = h->writer,
+    struct dispatcher_options options = {.bridge = h->bridge,
+                                         .settings = {.sinks = h->options.effect_alerts,
+                                                      .retries = h->options.effect_retries},
                                          .deliver = h->options.deliver,
                                          .worker = h->node,
                                          .batches = h->options.effect_batches,

@@ -25,10 +25,10 @@ static str said(str value, size_t max) {
 }
 
 static struct effect_failure said_of(const struct effect_failure *why) {
-    return (struct effect_failure){
-        .code = said(why->code, CODE_MAX),
-        .message = said(why->message, MESSAGE_MAX),
-        .detail = why->detail.ptr ? said(why->detail, DETAIL_MAX) : STR_NONE};
+    return (struct effect_failure){.code = said(why->code, CODE_MAX),
+                                   .message = said(why->message, MESSAGE_MAX),
+                                   .detail =
+                                       why->detail.ptr ? said(why->detail, DETAIL_MAX) : STR_NONE};
 }
 
 /* ---- alerts ---- */

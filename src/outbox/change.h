@@ -13,8 +13,9 @@
 #include "outbox/outbox.h"
 
 struct outbox_settings {
-    const struct outbox_sinks *sinks;   /* who is told of dead letters; or NULL */
-    const struct effect_retry *retries; /* of effects requested from now on; NULL: as CANON has it */
+    const struct outbox_sinks *sinks; /* who is told of dead letters; or NULL */
+    const struct effect_retry
+        *retries; /* of effects requested from now on; NULL: as CANON has it */
 };
 /* What outbox_tell() and outbox_retries() have set. */
 struct outbox_settings outbox_settings(const struct ledger *ledger);
@@ -50,9 +51,8 @@ MUST_CHECK status outbox_make_request(const struct outbox_maker *maker, struct l
                                       struct outbox_change *out, struct error *err);
 /* EffectExecuting, of an effect that is due. If the lease of another worker has ended, that counts
  * as a failed execution (LEASE_EXPIRED) first, and may be its last: then there is no claim. */
-MUST_CHECK status outbox_make_claim(const struct outbox_maker *maker,
-                                    const struct effect_info *due, int64_t lease_ms,
-                                    struct outbox_change *out, struct error *err);
+MUST_CHECK status outbox_make_claim(const struct outbox_maker *maker, const struct effect_info *due,
+                                    int64_t lease_ms, struct outbox_change *out, struct error *err);
 /* EffectCompleted. `result` is JSON; STR_NONE: null. */
 MUST_CHECK status outbox_make_completion(const struct outbox_maker *maker,
                                          const struct effect_info *claimed, str result,
@@ -76,8 +76,8 @@ MUST_CHECK status outbox_make_requeue(const struct outbox_maker *maker,
                                       struct outbox_change *out, struct error *err);
 /* The lease of an effect under way is ended, whenever it would end. */
 MUST_CHECK status outbox_make_expiry(const struct outbox_maker *maker,
-                                     const struct effect_info *under_way,
-                                     struct outbox_change *out, struct error *err);
+                                     const struct effect_info *under_way, struct outbox_change *out,
+                                     struct error *err);
 
 /* Once the request was committed. ST_OK: the change is in the ledger; of a request *existing, if
  * the tenant had an effect with that key, or the run this very one: then `info` is not it, and

@@ -21,10 +21,8 @@ struct outbox_settings outbox_settings(const struct ledger *l) {
 }
 
 static struct outbox_maker maker_of(struct ledger *l, str actor, struct arena *arena) {
-    return (struct outbox_maker){.settings = outbox_settings(l),
-                                 .actor = actor,
-                                 .now_us = ledger_now_us(l),
-                                 .arena = arena};
+    return (struct outbox_maker){
+        .settings = outbox_settings(l), .actor = actor, .now_us = ledger_now_us(l), .arena = arena};
 }
 
 static status append_one(struct ledger *l, struct outbox_change *c, struct error *err) {
@@ -119,9 +117,9 @@ struct claims {
 };
 
 static status claims_init(struct claims *all, size_t room, struct arena *arena, struct error *err) {
-    *all = (struct claims){.changes = arena_try(arena, (room + 1) * sizeof(*all->changes)),
-                           .requests =
-                               arena_try(arena, (room + 1) * sizeof(struct append_request *))};
+    *all =
+        (struct claims){.changes = arena_try(arena, (room + 1) * sizeof(*all->changes)),
+                        .requests = arena_try(arena, (room + 1) * sizeof(struct append_request *))};
     return all->changes && all->requests ? ST_OK : outbox_no_memory(err);
 }
 
@@ -207,8 +205,7 @@ status outbox_claim(struct ledger *l, str worker, str runs, size_t limit, int64_
         if (st == ST_OK) st = claim_page(l, &m, &look, limit, lease_ms, out, &any, err);
     }
     if (st == ST_OK) st = ledger_usable(l, err);
-    if (st == ST_OK)
-        st = ledger_has_read(l, outbox_next_due(l, look.clock_us, &out->next_us, err));
+    if (st == ST_OK) st = ledger_has_read(l, outbox_next_due(l, look.clock_us, &out->next_us, err));
     out->more = look.more && any;
     return out->count > 0 ? ST_OK : st; /* what was claimed must be told: nobody else gets it */
 }

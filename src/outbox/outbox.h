@@ -22,9 +22,9 @@ struct effect_request {
     str payload; /* a JSON object, with the caller's idempotency_key if it has one */
     str step_id; /* the step that asks for it; or STR_NONE */
     str actor;
-    const uuid *cause;                 /* or NULL: the run's newest event of its level */
-    int64_t max_retries, base_ms;      /* of this one alone; < 0: as its type has it */
-    const struct append_rider *riders; /* or NULL */
+    const uuid *cause;                       /* or NULL: the run's newest event of its level */
+    int64_t max_retries, base_ms;            /* of this one alone; < 0: as its type has it */
+    const struct append_rider *riders;       /* or NULL */
     const struct append_rider *riders_again; /* instead, if it is there already; NULL: the same */
 };
 

@@ -1,4 +1,5 @@
-/* outbox/outbox_impl.h: what the files about effects in the ledger share. Deliveries have impl.h. */
+/* outbox/outbox_impl.h: what the files about effects in the ledger share. Deliveries have impl.h.
+ */
 #pragma once
 
 #include "outbox/change.h"
@@ -35,6 +36,9 @@ status outbox_no_memory(struct error *err); /* ST_RETRY */
 
 /* ---- read.c ---- */
 
+/* All of it, into the arena. false: memory is out. */
+MUST_CHECK bool outbox_copy(const struct effect_info *from, struct arena *arena,
+                            struct effect_info *out);
 /* The time of an effect: the store's clock; but should that be set back, as far as its tenant's
  * was: an effect is due at the time of its event, and a tenant's events never run back. */
 static inline int64_t outbox_time(const struct effect_info *info, int64_t clock_us) {

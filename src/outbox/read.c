@@ -121,6 +121,19 @@ static status effect_info_read(struct db_stmt *q, struct arena *arena, struct ef
     return read_events(q, arena, out, err);
 }
 
+bool outbox_copy(const struct effect_info *from, struct arena *arena, struct effect_info *out) {
+    *out = *from;
+    str *texts[] = {&out->effect.type, &out->run_id,       &out->tenant_id, &out->project_id,
+                    &out->plan_id,     &out->plan_version, &out->step_id,   &out->environment_id,
+                    &out->run_uuid,    &out->key,          &out->payload,   &out->result,
+                    &out->error};
+    for (size_t i = 0; i < COUNT_OF(texts); i++) {
+        if (texts[i]->ptr && !arena_try_str(arena, *texts[i], texts[i])) return false;
+    }
+    out->effect.key = out->key;
+    return true;
+}
+
 /* ---- one ---- */
 
 static status not_found(struct error *err) {
@@ -183,7 +196,8 @@ status outbox_find_key(struct ledger *l, str tenant_id, str key, struct arena *a
     buf_init_fixed(&stored, mem, sizeof(mem));
     if (st == ST_OK) effect_stored_key(tenant_no, key, &stored);
     if (st == ST_NOT_FOUND || stored.full) return not_found(err); /* no key is so long */
-    if (st == ST_OK) st = db_prepare(ledger_db(l), EFFECT_SELECT " WHERE f.idempotency_key = $1", &q, err);
+    if (st == ST_OK)
+        st = db_prepare(ledger_db(l), EFFECT_SELECT " WHERE f.idempotency_key = $1", &q, err);
     if (st != ST_OK) return st;
     db_bind_text(q, 1, buf_str(&stored));
     return read_one(q, arena, out, err);
@@ -267,8 +281,9 @@ status outbox_processing(struct ledger *l, size_t limit, struct arena *arena,
 status outbox_next_due(struct ledger *l, int64_t after_us, int64_t *out, struct error *err) {
     struct db_stmt *q = NULL;
     bool row = false;
-    status st = db_prepare(
-        ledger_db(l), "SELECT COALESCE(MIN(due_us), 0) FROM state_effect WHERE due_us > $1", &q, err);
+    status st =
+        db_prepare(ledger_db(l),
+                   "SELECT COALESCE(MIN(due_us), 0) FROM state_effect WHERE due_us > $1", &q, err);
     if (st != ST_OK) return st;
     db_bind_int(q, 1, after_us);
     st = db_step(q, &row, err);
@@ -301,7 +316,8 @@ static_assert(OUTBOX_PENDING == 1 && OUTBOX_DEAD_LETTER == 5, "the bits in PAGE"
 static status run_number(struct ledger *l, str run_id, int64_t *run_no, struct error *err) {
     struct db_stmt *q = NULL;
     bool row = false;
-    status st = db_prepare(ledger_db(l), "SELECT run_no FROM ledger_run WHERE run_id = $1", &q, err);
+    status st =
+        db_prepare(ledger_db(l), "SELECT run_no FROM ledger_run WHERE run_id = $1", &q, err);
     if (st != ST_OK) return st;
     db_bind_text(q, 1, run_id);
     st = db_step(q, &row, err);

@@ -17,6 +17,8 @@ struct rig {
     struct fixture c, reader;
     uv_loop_t loop;
     struct writer *writer;
+    struct bridge *bridge;
+    uv_async_t wake; /* of the bridge */
     struct dispatcher_options options;
     struct dispatcher *dispatcher;
     struct fake_server *server;
@@ -62,6 +64,16 @@ static bool on_request(void *context, int fd, const struct fake_request *request
     return fake_answer(fd, 200, "Content-Type: application/json\r\n", STR("{\"ok\":true}"));
 }
 
+static void wake_loop(void *context) { /* on the ledger thread */
+    struct rig *r = context;
+    CHECK(uv_async_send(&r->wake) == 0);
+}
+
+static void on_wake(uv_async_t *wake) {
+    struct rig *r = wake->data;
+    bridge_deliver(r->bridge);
+}
+
 static void rig_open(struct rig *r, str url) {
     struct error err = {0};
     *r = (struct rig){0};
@@ -81,8 +93,11 @@ static void rig_open(struct rig *r, str url) {
         .scheme = STR("http"), .host = STR("127.0.0.1"), .port = fake_server_port(r->server)};
     r->guard = (struct guard){.rules = &r->rule, .rule_count = 1, .allow_private = true};
     uv_loop_init(&r->loop);
+    uv_async_init(&r->loop, &r->wake, on_wake);
+    r->wake.data = r;
+    CHECK(bridge_open(r->writer, wake_loop, r, &r->bridge, &err) == ST_OK, "%s", err.msg);
     r->options = (struct dispatcher_options){
-        .writer = r->writer, .deliver = {.guard = &r->guard}, .worker = STR("w1"), .poll_ms = 200};
+        .bridge = r->bridge, .deliver = {.guard = &r->guard}, .worker = STR("w1"), .poll_ms = 200};
 }
 
 static void rig_start(struct rig *r) {
@@ -93,8 +108,10 @@ static void rig_start(struct rig *r) {
 /* As a host does it. */
 static void rig_stop(struct rig *r) {
     if (r->dispatcher) dispatcher_halt(r->dispatcher);
+    bridge_halt(r->bridge);
     writer_close(r->writer);
     r->writer = NULL;
+    bridge_deliver(r->bridge);
     if (r->dispatcher) dispatcher_close(r->dispatcher);
     r->dispatcher = NULL;
 }
@@ -103,6 +120,8 @@ static void rig_close(struct rig *r) {
     atomic_store(&r->hold, false);
     atomic_store(&r->down, false);
     if (r->writer) rig_stop(r);
+    bridge_close(r->bridge);
+    uv_close((uv_handle_t *)&r->wake, NULL);
     CHECK(uv_run(&r->loop, UV_RUN_DEFAULT) == 0);
     CHECK(uv_loop_close(&r->loop) == 0, "a handle is left");
     fake_server_close(r->server);
