@@ -57,8 +57,8 @@ static void register_metrics(struct api *api) {
 static void start_handles(struct api *api) {
     uv_loop_t *loop = api->options.loop;
     uv_timer_init(loop, &api->sweep);
-    uv_timer_init(loop, &api->waits);
-    api->sweep.data = api->waits.data = api;
+    uv_timer_init(loop, &api->waits.timer);
+    api->sweep.data = api->waits.timer.data = api;
     api->open_handles = 2;
     uv_timer_start(&api->sweep, on_sweep, SWEEP_MS, SWEEP_MS);
     uv_unref((uv_handle_t *)&api->sweep);
@@ -96,7 +96,7 @@ static status open_parts(struct api *api, struct error *err) {
 static void observe(void *context, const struct engine_note *note) {
     struct api *api = context;
     hub_committed(api->hub, note->tenant_id, note->run_id);
-    runs_observe(api, note);
+    waits_observe(api, note);
 }
 
 status api_open(const struct api_options *options, struct api **out, struct error *err) {
@@ -110,7 +110,7 @@ status api_open(const struct api_options *options, struct api **out, struct erro
     api->options.node = str_c(api->node);
     api->options.version = str_c(api->version);
     map_init(&api->in_flight);
-    map_init(&api->waiters);
+    map_init(&api->waits.by_run);
     shares_init(&api->shares);
     start_handles(api);
     register_metrics(api);
@@ -249,7 +249,7 @@ static void on_closed(uv_handle_t *handle) {
         mem_free(c);
     }
     map_release(&api->in_flight);
-    map_release(&api->waiters);
+    map_release(&api->waits.by_run);
     shares_release(&api->shares);
     mem_free(api->m_requests);
     mem_free(api);
@@ -268,5 +268,5 @@ void api_close(struct api *api) {
     limiter_close(api->limiter);
     limiter_close(api->refusals);
     uv_close((uv_handle_t *)&api->sweep, on_closed);
-    uv_close((uv_handle_t *)&api->waits, on_closed);
+    uv_close((uv_handle_t *)&api->waits.timer, on_closed);
 }

@@ -1,5 +1,5 @@
 /* api/append.c: the Append Authority over HTTP: one event, or a batch a line each. */
-#include "api/append.h"
+#include "api/impl.h"
 
 #include "base/time.h"
 

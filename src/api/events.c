@@ -1,5 +1,5 @@
 /* api/events.c: reading events: pages, live streams, causes, traces, alerts. */
-#include "api/append.h"
+#include "api/impl.h"
 
 enum { EVENTS_DEFAULT = 100, CAUSES_DEFAULT = 100, ALERTS_DEFAULT = 50, TRACE_RUNS_MAX = 1000 };
 enum { LOT_EVENTS = 100, PAGE_BYTES_MAX = 4 * 1024 * 1024 };

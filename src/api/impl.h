@@ -12,6 +12,7 @@
 #include "api/api.h"
 #include "api/hub.h"
 #include "api/share.h"
+#include "api/waits.h"
 #include "base/json.h"
 #include "base/json_out.h"
 #include "base/limits.h"
@@ -44,7 +45,7 @@ struct route_table {
 extern const struct route_table meta_routes, run_routes, step_routes, signal_routes, event_routes,
     task_routes, plan_routes, effect_routes, key_routes, admin_routes;
 
-enum { PATH_ARGS_MAX = 2, CALL_HEADERS_MAX = 12, STATUS_CLASSES = 6, WAIT_MAX_S = 60 };
+enum { PATH_ARGS_MAX = 2, CALL_HEADERS_MAX = 12, STATUS_CLASSES = 6 };
 
 typedef status (*call_work)(struct call *call, struct ledger *ledger, struct error *err);
 typedef void (*call_then)(struct call *call);
@@ -94,16 +95,10 @@ struct call {
     size_t headers_before;
     call_work work;
     call_then then;
-    void (*cut)(struct call *call);  /* a call that waits: the client is gone, or we are draining;
-                                        it must be answered now, or when it is known what it has
-                                        begun */
-    struct run_wait {                /* for a run's end */
-        struct call *next, *prev;    /* others that wait for the same one */
-        struct call *later, *sooner; /* others that wait equally long, by when it is over */
-        struct share *share;
-        int64_t until_ns;
-        bool timed; /* is in one of api->waits_by_s */
-    } wait;
+    void (*cut)(struct call *call);   /* a call that waits: the client is gone, or we are draining;
+                                         it must be answered now, or when it is known what it has
+                                         begun */
+    struct run_wait *wait;            /* while it waits for a run's end; or NULL */
     void (*ended)(struct call *call); /* or NULL: it is answered now, whatever the answer */
     void *own;                        /* the route's, in the arena */
 };
@@ -125,13 +120,9 @@ struct api {
     struct call *unused;
     size_t unused_count;
     struct map in_flight; /* Idempotency-Keys of requests under way */
-    struct map waiters;   /* run id -> calls that wait for its end */
-    size_t waiting;       /* calls in there */
-    struct {
-        struct call *first, *last;
-    } waits_by_s[WAIT_MAX_S + 1]; /* the same, by how long: the first is the next to be over */
+    struct waits waits;   /* for the ends of runs */
     struct shares shares;
-    uv_timer_t sweep, waits;
+    uv_timer_t sweep;
     int open_handles;
     bool draining, sweeping, verifying, archiving;
     atomic_bool stopping; /* for readers: we are draining */
@@ -317,7 +308,11 @@ void door_leave(struct call *call); /* what the door keeps of it is forgotten */
 MUST_CHECK status plan_check_inline(struct call *call, str text, struct plan_ref *ref,
                                     struct error *err);
 
-/* ---- runs.c ---- */
+/* ---- waits.c ---- */
 
-void runs_observe(struct api *api, const struct engine_note *note);
-void runs_wait_over(struct api *api, int64_t now_ns); /* answers those that waited long enough */
+void waits_observe(struct api *api, const struct engine_note *note);
+
+/* ---- append.c: the routes that append events; events.c lists them beside those that read ---- */
+
+void post_run_events(struct call *call);
+void post_events(struct call *call);

@@ -5,7 +5,7 @@
 #include "engine/run_ref.h"
 #include "engine/status.h"
 
-enum { WAITS_MS = 100, WAITS_MAX = 10000, LIST_MAX = 1000, LIST_DEFAULT = 50, SCAN_MAX = 5000 };
+enum { LIST_MAX = 1000, LIST_DEFAULT = 50, SCAN_MAX = 5000 };
 
 /* ---- starting ---- */
 
@@ -17,10 +17,9 @@ struct start {
     struct start_request q;
     char run_id[ID_BYTES_MAX + 1];
     bool existing;
-    int64_t wait_s;
-    int ended; /* enum run_status, when it is seen; 0 */
-    int found; /* the same, by a reader: `ended` may be set meanwhile */
-    bool started;
+    int64_t wait_s; /* how long the caller wants to wait for the end; 0: not at all */
+    struct run_wait wait;
+    int found; /* enum run_status of an end that a reader saw: wait.ended may be set meanwhile */
 };
 
 static const struct field start_fields[] = {
@@ -58,8 +57,8 @@ static void put_started(struct call *c, bool existing) {
 static void answer_start(struct call *c) {
     struct start *s = c->own;
     put_started(c, s->existing);
-    if (s->ended)
-        json_put_text(&c->out, "status", str_c(run_status_name((enum run_status)s->ended)));
+    if (s->wait.ended)
+        json_put_text(&c->out, "status", str_c(run_status_name((enum run_status)s->wait.ended)));
     json_object_end(&c->out);
     if (s->wait_s > 0)
         call_header(c, "Preference-Applied", call_text(c, "wait=%lld", (long long)s->wait_s));
@@ -83,129 +82,11 @@ static void fail_start(struct call *c, const struct error *err) {
     call_fail(c, &shown);
 }
 
-/* ---- waiting for the end ---- */
-
-static void leave_time(struct call *c) {
+/* The run has ended, or its end did not come in time. */
+static void wait_over(struct call *c) {
     struct start *s = c->own;
-    struct run_wait *w = &c->wait;
-    if (!w->timed) return;
-    w->timed = false;
-    *(w->sooner ? &w->sooner->wait.later : &c->api->waits_by_s[s->wait_s].first) = w->later;
-    *(w->later ? &w->later->wait.sooner : &c->api->waits_by_s[s->wait_s].last) = w->sooner;
-}
-
-/* Whoever waits equally long and comes later has to wait until later. */
-static void join_time(struct call *c) {
-    struct start *s = c->own;
-    struct run_wait *w = &c->wait;
-    struct call *last = c->api->waits_by_s[s->wait_s].last;
-    ASSERT(!w->timed);
-    w->timed = true;
-    w->until_ns = clock_mono_ns() + s->wait_s * 1000000000;
-    w->later = NULL;
-    w->sooner = last;
-    *(last ? &last->wait.later : &c->api->waits_by_s[s->wait_s].first) = c;
-    c->api->waits_by_s[s->wait_s].last = c;
-}
-
-static void leave_waiters(struct call *c) {
-    struct api *api = c->api;
-    struct start *s = c->own;
-    struct run_wait *w = &c->wait;
-    if (c->ended != leave_waiters) return; /* it has not joined, or left before */
-    c->ended = NULL;
-    api->waiting--;
-    share_give(w->share, SHARE_WAITS);
-    leave_time(c);
-    if (w->next) w->next->wait.prev = w->prev;
-    if (w->prev) {
-        w->prev->wait.next = w->next;
-    } else { /* the key lives in a call: whoever is first lends its own */
-        (void)map_del(&api->waiters, s->q.run_id);
-        if (w->next)
-            (void)map_put(&api->waiters, ((struct start *)w->next->own)->q.run_id, w->next);
-    }
-    if (api->waiting == 0) uv_timer_stop(&api->waits);
-}
-
-static void stop_waiting(struct call *c) {
-    struct start *s = c->own;
-    leave_waiters(c);
-    s->wait_s = 0;
-    if (s->started) answer_start(c);
-}
-
-static void on_gone(void *context, struct http_exchange *exchange) {
-    (void)exchange;
-    struct call *c = context;
-    if (!c->cut) return;
-    c->cut = NULL;
-    stop_waiting(c);
-}
-
-static void on_waits(uv_timer_t *timer) { runs_wait_over(timer->data, clock_mono_ns()); }
-
-/* false: too many wait. Then the start is answered when it is durable, as without the wish. */
-static bool join_waiters(struct call *c) {
-    struct api *api = c->api;
-    struct start *s = c->own;
-    struct error ignored;
-    if (api->waiting >= WAITS_MAX || api->draining ||
-        share_take(&api->shares, str_c(c->who->tenant), SHARE_WAITS, &c->wait.share, &ignored) !=
-            ST_OK)
-        return false;
-    struct call *first = map_get(&api->waiters, s->q.run_id);
-    if (!first && !map_put(&api->waiters, s->q.run_id, c)) {
-        share_give(c->wait.share, SHARE_WAITS);
-        return false;
-    }
-    c->wait.prev = first;
-    c->wait.next = first ? first->wait.next : NULL;
-    if (c->wait.next) c->wait.next->wait.prev = c;
-    if (first) first->wait.next = c;
-    c->ended = leave_waiters; /* however it ends: a read on the way may fail */
-    if (api->waiting++ == 0) uv_timer_start(&api->waits, on_waits, WAITS_MS, WAITS_MS);
-    return true;
-}
-
-/* Called in the middle of a commit: an answer here would bring the connection's next request into
- * the engine, and that request may end the very run that is being observed. */
-void runs_observe(struct api *api, const struct engine_note *note) {
-    if (api->waiting == 0 || !run_is_final(note->flow->run.head.status)) return;
-    struct call *c = map_get(&api->waiters, note->run_id);
-    while (c) {
-        struct call *next = c->wait.next;
-        struct start *s = c->own;
-        s->ended = (int)note->flow->run.head.status;
-        if (s->started) {
-            leave_waiters(c);
-            c->cut = NULL;
-            call_later(c, answer_start);
-        }
-        c = next;
-    }
-}
-
-/* (What an answer brings, the connection's next request, joins at an end.) */
-void runs_wait_over(struct api *api, int64_t now_ns) {
-    for (size_t s = 0; s <= WAIT_MAX_S; s++) {
-        struct call *c;
-        while ((c = api->waits_by_s[s].first) != NULL && c->wait.until_ns <= now_ns) {
-            c->cut = NULL;
-            stop_waiting(c);
-        }
-    }
-}
-
-static void wait_for_end(struct call *c) {
-    ((struct start *)c->own)->started = true;
-    if (c->api->draining) { /* since it joined */
-        stop_waiting(c);
-        return;
-    }
-    join_time(c);
-    c->cut = stop_waiting;
-    http_on_gone(c->exchange, on_gone, c);
+    if (!s->wait.ended) s->wait_s = 0;
+    answer_start(c);
 }
 
 /* ---- the steps of a start ---- */
@@ -220,12 +101,12 @@ static status read_status(struct call *c, struct ledger *reader, struct error *e
 
 static void after_status(struct call *c) {
     struct start *s = c->own;
-    if (!s->ended) s->ended = s->found;
-    if (s->ended) {
-        leave_waiters(c);
+    if (!s->wait.ended) s->wait.ended = s->found;
+    if (s->wait.ended) {
+        wait_leave(c);
         answer_start(c);
     } else {
-        wait_for_end(c);
+        wait_begin(c);
     }
 }
 
@@ -251,7 +132,7 @@ static void on_started(void *context, status code, const struct error *err) {
     struct call *c = context;
     struct start *s = c->own;
     if (code != ST_OK) {
-        if (s->wait_s > 0) leave_waiters(c);
+        wait_leave(c);
         fail_start(c, err);
         return;
     }
@@ -263,17 +144,18 @@ static void on_started(void *context, status code, const struct error *err) {
         return;
     }
     hub_committed(c->api->hub, s->q.tenant_id, s->q.run_id);
-    if (s->wait_s == 0 || s->ended) {
-        if (s->wait_s > 0) leave_waiters(c);
+    if (s->wait_s == 0 || s->wait.ended) {
+        wait_leave(c);
         answer_start(c);
     } else {
-        wait_for_end(c);
+        wait_begin(c);
     }
 }
 
 static void start_now(struct call *c) {
     struct start *s = c->own;
-    if (s->wait_s > 0 && !join_waiters(c)) s->wait_s = 0;
+    s->wait = (struct run_wait){.run_id = s->q.run_id, .seconds = s->wait_s, .over = wait_over};
+    if (s->wait_s > 0 && !wait_join(c, &s->wait)) s->wait_s = 0;
     put_started(c, false);
     json_object_end(&c->out);
     c->receipt.location = call_path(c, "/v1/runs/", s->q.run_id);
