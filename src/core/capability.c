@@ -2,6 +2,8 @@
 
 #include <stdarg.h>
 
+#include "base/json_out.h"
+
 static const char *const adapters[ADAPTER_COUNT] = {
     [ADAPTER_LOCAL] = "local",
     [ADAPTER_TEMPORAL] = "temporal",
@@ -126,18 +128,24 @@ bool adapter_runs(enum adapter_kind adapter, enum plan_type type) {
 }
 
 void capability_matrix_json(struct buf *out) {
-    buf_put_c(out, "{\"adapters\":[");
+    json_object_begin(out);
+    json_name(out, "adapters");
+    json_array_begin(out);
     for (int a = 0; a < ADAPTER_COUNT; a++)
-        buf_printf(out, "%s\"%s\"", a > 0 ? "," : "", adapters[a]);
-    buf_put_c(out, "],\"capabilities\":[");
+        json_add_text(out, str_c(adapters[a]));
+    json_array_end(out);
+    json_name(out, "capabilities");
+    json_array_begin(out);
     for (int i = 0; i < CAPABILITY_COUNT; i++) {
-        buf_printf(out, "%s{\"name\":\"%s\",\"description\":\"%s\"", i > 0 ? "," : "",
-                   matrix[i].name, matrix[i].sentence);
+        json_object_begin(out);
+        json_put_text(out, "name", str_c(matrix[i].name));
+        json_put_text(out, "description", str_c(matrix[i].sentence));
         for (int a = 0; a < ADAPTER_COUNT; a++)
-            buf_printf(out, ",\"%s\":\"%s\"", adapters[a], supports[matrix[i].support[a]]);
-        buf_put_char(out, '}');
+            json_put_text(out, adapters[a], str_c(supports[matrix[i].support[a]]));
+        json_object_end(out);
     }
-    buf_put_c(out, "]}");
+    json_array_end(out);
+    json_object_end(out);
 }
 
 /* ---- the report ---- */
@@ -254,27 +262,24 @@ const char *report_status_name(enum report_status st) {
 }
 
 static void put_items(const struct report_item *items, size_t count, bool errors, struct buf *out) {
-    buf_put_char(out, '[');
+    json_array_begin(out);
     for (size_t i = 0; i < count; i++) {
-        buf_printf(out, "%s{\"code\":\"%s\",", i > 0 ? "," : "", reason_name(items[i].code));
-        if (errors) {
-            buf_put_c(out, "\"capability\":");
-            buf_put_json_str(out, items[i].capability);
-            buf_put_char(out, ',');
-        }
-        buf_put_c(out, "\"message\":");
-        buf_put_json_str(out, items[i].message);
-        buf_put_char(out, '}');
+        json_object_begin(out);
+        json_put_text(out, "code", str_c(reason_name(items[i].code)));
+        if (errors) json_put_text(out, "capability", items[i].capability);
+        json_put_text(out, "message", items[i].message);
+        json_object_end(out);
     }
-    buf_put_char(out, ']');
+    json_array_end(out);
 }
 
 void validation_report_json(const struct validation_report *report, struct buf *out) {
-    buf_put_c(out, "{\"planId\":");
-    buf_put_json_str(out, report->plan_id);
-    buf_printf(out, ",\"status\":\"%s\",\"errors\":", report_status_name(report->status));
+    json_object_begin(out);
+    json_put_text(out, "planId", report->plan_id);
+    json_put_text(out, "status", str_c(report_status_name(report->status)));
+    json_name(out, "errors");
     put_items(report->errors, report->error_count, true, out);
-    buf_put_c(out, ",\"warnings\":");
+    json_name(out, "warnings");
     put_items(report->warnings, report->warning_count, false, out);
-    buf_put_char(out, '}');
+    json_object_end(out);
 }

@@ -2,6 +2,7 @@
 #include "core/flow.h"
 
 #include "base/json.h"
+#include "base/json_out.h"
 #include "base/limits.h"
 #include "base/time.h"
 #include "core/flow_impl.h"
@@ -599,43 +600,37 @@ static yyjson_val *lazy_step(void *context, str name, str key, struct arena *are
     struct error ignored;
     yyjson_val *val = NULL;
     buf_init(&b, EVENT_BYTES_MAX);
-    buf_printf(&b, "{\"state\":\"%s\",\"attempt\":%lld", step_state_name((enum step_state)s->state),
-               (long long)s->attempt);
-    if (s->code.ptr) {
-        buf_put_c(&b, ",\"code\":");
-        buf_put_json_str(&b, s->code);
-    }
-    buf_put_c(&b, ",\"output\":");
-    buf_put(&b, s->output.ptr ? s->output : STR("null"));
-    buf_put_char(&b, '}');
+    json_object_begin(&b);
+    json_put_text(&b, "state", str_c(step_state_name((enum step_state)s->state)));
+    json_put_int(&b, "attempt", s->attempt);
+    json_put_text_if(&b, "code", s->code);
+    json_put_json(&b, "output", s->output);
+    json_object_end(&b);
     struct json_limits limits = {EVENT_BYTES_MAX, JSON_DEPTH_MAX + 1};
     if (b.full || json_parse(buf_str(&b), limits, arena, &val, &ignored) != ST_OK) val = NULL;
     buf_release(&b);
     return val;
 }
 
-static void put_text(struct buf *b, const char *name, str value) {
-    buf_printf(b, "%s\"%s\":", b->ptr[b->len - 1] == '{' ? "" : ",", name);
-    buf_put_json_str(b, value);
-}
-
 status flow_scope(struct flow *f, struct liquid_scope *out, struct error *err) {
     if (!f->root) {
         struct buf b;
         buf_init(&b, EVENT_BYTES_MAX + 8192);
-        buf_put_c(&b, "{\"parameters\":");
-        buf_put(&b, f->parameters.ptr ? f->parameters : STR("{}"));
-        buf_put_c(&b, ",\"run\":{");
-        put_text(&b, "runId", f->ids.run_id);
-        put_text(&b, "tenantId", f->ids.tenant_id);
-        put_text(&b, "projectId", f->ids.project_id);
-        put_text(&b, "environmentId", f->ids.environment_id);
-        put_text(&b, "planId", f->ids.plan_id);
-        put_text(&b, "planVersion", f->ids.plan_version);
-        buf_put_c(&b, "}}");
+        json_object_begin(&b);
+        json_put_json(&b, "parameters", f->parameters.ptr ? f->parameters : STR("{}"));
+        json_name(&b, "run");
+        json_object_begin(&b);
+        json_put_text(&b, "runId", f->ids.run_id);
+        json_put_text(&b, "tenantId", f->ids.tenant_id);
+        json_put_text(&b, "projectId", f->ids.project_id);
+        json_put_text(&b, "environmentId", f->ids.environment_id);
+        json_put_text(&b, "planId", f->ids.plan_id);
+        json_put_text(&b, "planVersion", f->ids.plan_version);
+        json_object_end(&b);
+        json_object_end(&b);
         struct json_limits limits = {EVENT_BYTES_MAX + 8192, LIQUID_ROOT_DEPTH};
-        status st = b.full ? no_memory(err)
-                           : json_parse(buf_str(&b), limits, f->arena, &f->root, err);
+        status st =
+            b.full ? no_memory(err) : json_parse(buf_str(&b), limits, f->arena, &f->root, err);
         buf_release(&b);
         if (st != ST_OK) return st;
     }

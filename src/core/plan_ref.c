@@ -1,6 +1,7 @@
 #include "core/plan_ref.h"
 
 #include "base/json.h"
+#include "base/json_out.h"
 #include "base/limits.h"
 #include "base/time.h"
 #include "core/plan.h"
@@ -137,26 +138,24 @@ status plan_ref_parse(str json, struct arena *arena, struct plan_ref *out, struc
 }
 
 static void put_member(struct buf *out, enum field f, str value) {
-    buf_put_char(out, f == F_URI ? '{' : ',');
-    buf_put_json_str(out, fields[f].name);
-    buf_put_char(out, ':');
-    buf_put_json_str(out, value);
+    json_put_text(out, fields[f].name.ptr, value);
 }
 
 void plan_ref_json(const struct plan_ref *ref, struct buf *out) {
     char hex[SHA256_HEX_LEN];
     hex_encode(ref->sha256, SHA256_LEN, hex);
+    json_object_begin(out);
     put_member(out, F_URI, ref->uri);
     put_member(out, F_SHA256, str_n(hex, sizeof hex));
     put_member(out, F_SCHEMA, ref->schema_version);
     put_member(out, F_PLAN_ID, ref->plan_id);
     put_member(out, F_PLAN_VERSION, ref->plan_version);
-    if (ref->size_bytes >= 0) buf_printf(out, ",\"sizeBytes\":%lld", (long long)ref->size_bytes);
-    if (ref->expires_us != 0) {
+    if (ref->size_bytes >= 0) json_put_int(out, "sizeBytes", ref->size_bytes);
+    if (ref->expires_us != 0) { /* also one that is long over */
         char text[TIME_TEXT_MAX];
         put_member(out, F_EXPIRES, str_n(text, time_format_us(ref->expires_us, text)));
     }
-    buf_put_char(out, '}');
+    json_object_end(out);
 }
 
 /* ---- checking ---- */

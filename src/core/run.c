@@ -1,6 +1,7 @@
 #include "core/run.h"
 
 #include "base/json.h"
+#include "base/json_out.h"
 #include "base/limits.h"
 
 /* ---- the tables: a pair that is not named is forbidden (RUN_NEW and STEP_MENTIONED are 0) ---- */
@@ -309,11 +310,10 @@ bool run_guard(const struct run *run, const struct event *event, struct refusal 
 }
 
 void refusal_json(const struct refusal *why, struct buf *out) {
-    buf_put_c(out, "{\"invalidTransitionDetected\":true,\"expectedState\":");
-    buf_put_json_str(out, str_c(why->expected));
-    buf_put_c(out, ",\"actualState\":");
-    buf_put_json_str(out, str_c(why->actual));
-    buf_put_c(out, ",\"attemptedEventType\":");
-    buf_put_json_str(out, why->attempted_type);
-    buf_put_char(out, '}');
+    json_object_begin(out);
+    json_put_bool(out, "invalidTransitionDetected", true);
+    json_put_text(out, "expectedState", str_c(why->expected));
+    json_put_text(out, "actualState", str_c(why->actual));
+    json_put_text(out, "attemptedEventType", why->attempted_type);
+    json_object_end(out);
 }

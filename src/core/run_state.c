@@ -1,5 +1,6 @@
 /* core/run_state.c: a run's state as JSON and back. One table of members serves both directions. */
 #include "base/json.h"
+#include "base/json_out.h"
 #include "core/run.h"
 
 struct member {
@@ -31,32 +32,30 @@ static void put_members(const void *base, const struct member *members, size_t n
     for (size_t i = 0; i < n; i++) {
         int64_t value;
         memcpy(&value, (const char *)base + members[i].offset, sizeof(value));
-        buf_put_c(out, ",\"");
-        buf_put_c(out, members[i].name);
-        buf_put_c(out, "\":");
-        buf_put_int(out, value);
+        json_put_int(out, members[i].name, value);
     }
 }
 
 void run_state_json(const struct run *run, struct buf *out) {
-    buf_put_c(out, "{\"status\":");
-    buf_put_json_str(out, run->head.status == RUN_NEW ? STR("NEW")
-                                                      : str_c(run_status_name(run->head.status)));
-    buf_put_c(out, run->head.inconsistent ? ",\"mark\":\"INCONSISTENT\"" : ",\"mark\":null");
-    put_members(&run->head, head_members, COUNT_OF(head_members), out);
-    buf_put_c(out, ",\"steps\":[");
+    const struct run_head *head = &run->head;
+    json_object_begin(out);
+    json_put_text(out, "status",
+                  str_c(head->status == RUN_NEW ? "NEW" : run_status_name(head->status)));
+    json_put_text(out, "mark", head->inconsistent ? STR("INCONSISTENT") : STR_NONE);
+    put_members(head, head_members, COUNT_OF(head_members), out);
+    json_name(out, "steps");
+    json_array_begin(out);
     for (uint32_t i = 0; i < run->step_count; i++) {
         const struct step *step = &run->steps[i];
-        if (i > 0) buf_put_char(out, ',');
-        buf_put_c(out, "{\"stepId\":");
-        buf_put_json_str(out, step->id);
-        buf_put_c(out, ",\"state\":");
-        buf_put_json_str(out, step->state == STEP_MENTIONED ? STR("NONE")
-                                                            : str_c(step_state_name(step->state)));
+        json_object_begin(out);
+        json_put_text(out, "stepId", step->id);
+        json_put_text(out, "state",
+                      str_c(step->state == STEP_MENTIONED ? "NONE" : step_state_name(step->state)));
         put_members(step, step_members, COUNT_OF(step_members), out);
-        buf_put_char(out, '}');
+        json_object_end(out);
     }
-    buf_put_c(out, "]}");
+    json_array_end(out);
+    json_object_end(out);
 }
 
 static status damaged(struct error *err, const char *what) {

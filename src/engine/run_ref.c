@@ -1,6 +1,7 @@
 #include "engine/run_ref.h"
 
 #include "base/json.h"
+#include "base/json_out.h"
 #include "base/limits.h"
 
 enum { MEMBER_COUNT = 5, URL_BYTES_MAX = 2048 };
@@ -118,12 +119,11 @@ struct engine_run_ref run_ref_local(str run_id) {
 void run_ref_json(const struct engine_run_ref *ref, struct buf *out) {
     str values[MEMBER_COUNT];
     values_of(ref, values);
-    buf_put_c(out, "{\"provider\":");
-    buf_put_json_str(out, str_c(adapter_name(ref->provider)));
+    json_object_begin(out);
+    json_put_text(out, "provider", str_c(adapter_name(ref->provider)));
     for (size_t i = 0; i < MEMBER_COUNT; i++) {
-        if (!values[i].ptr || members[i].need[ref->provider] == NEVER) continue;
-        buf_printf(out, ",\"%s\":", members[i].name);
-        buf_put_json_str(out, values[i]);
+        if (members[i].need[ref->provider] != NEVER)
+            json_put_text_if(out, members[i].name, values[i]);
     }
-    buf_put_char(out, '}');
+    json_object_end(out);
 }

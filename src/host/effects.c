@@ -1,6 +1,7 @@
 #include "host/effects.h"
 
 #include "base/json.h"
+#include "base/json_out.h"
 #include "base/limits.h"
 #include "base/time.h"
 
@@ -66,20 +67,14 @@ static void answer_failed(struct waiter *w, const char *code, str message) {
     answer(w, &outcome);
 }
 
-static void put_id(struct buf *b, uuid id) {
-    char text[UUID_TEXT_LEN];
-    uuid_format(id, text);
-    buf_put_c(b, "{\"effectId\":");
-    buf_put_json_str(b, str_n(text, sizeof(text)));
-}
-
 static void answer_requested(struct waiter *w, const struct effect_info *info, bool existing) {
     struct buf b;
     buf_init(&b, 4096);
-    put_id(&b, info->effect.id);
-    buf_put_c(&b, ",\"idempotencyKey\":");
-    buf_put_json_str(&b, info->key);
-    buf_put_c(&b, existing ? ",\"existing\":true}" : ",\"existing\":false}");
+    json_object_begin(&b);
+    json_put_uuid(&b, "effectId", info->effect.id);
+    json_put_text(&b, "idempotencyKey", info->key);
+    json_put_bool(&b, "existing", existing);
+    json_object_end(&b);
     answer_done(w, buf_str(&b));
     buf_release(&b);
 }
@@ -118,10 +113,11 @@ static bool answer_settled(struct waiter *w, const struct effect_info *info) {
     }
     if (info->effect.status != OUTBOX_COMPLETED) return false;
     buf_init(&b, (size_t)2 * EVENT_BYTES_MAX);
-    put_id(&b, info->effect.id);
-    buf_put_c(&b, ",\"status\":\"COMPLETED\",\"result\":");
-    buf_put(&b, info->result.ptr ? info->result : STR("null"));
-    buf_put_char(&b, '}');
+    json_object_begin(&b);
+    json_put_uuid(&b, "effectId", info->effect.id);
+    json_put_text(&b, "status", STR("COMPLETED"));
+    json_put_json(&b, "result", info->result);
+    json_object_end(&b);
     answer_done(w, buf_str(&b));
     buf_release(&b);
     return true;

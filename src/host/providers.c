@@ -1,6 +1,7 @@
 #include "host/providers.h"
 
 #include "base/json.h"
+#include "base/json_out.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "engine/status.h"
@@ -335,11 +336,10 @@ static status open_temporal(struct host_providers *p, uv_loop_t *loop, struct er
     if (!t.queue.ptr) t.queue = STR("cairn");
     if (!t.node.ptr) t.node = p->options.node;
     buf_init_fixed(&ref, o->ref, sizeof(o->ref) - 1);
-    buf_put_c(&ref, "{\"namespace\":");
-    buf_put_json_str(&ref, t.ns);
-    buf_put_c(&ref, ",\"taskQueue\":");
-    buf_put_json_str(&ref, t.queue);
-    buf_put_char(&ref, '}');
+    json_object_begin(&ref);
+    json_put_text(&ref, "namespace", t.ns);
+    json_put_text(&ref, "taskQueue", t.queue);
+    json_object_end(&ref);
     if (ref.full)
         return error_at(err, REASON_TEMPORAL_OPTIONS_INVALID, "",
                         "the names of namespace and queue are too long");
@@ -354,9 +354,9 @@ static status open_conductor(struct host_providers *p, uv_loop_t *loop, struct e
     struct buf ref;
     if (!c.node.ptr) c.node = p->options.node;
     buf_init_fixed(&ref, o->ref, sizeof(o->ref) - 1);
-    buf_put_c(&ref, "{\"conductorUrl\":");
-    buf_put_json_str(&ref, c.url);
-    buf_put_char(&ref, '}');
+    json_object_begin(&ref);
+    json_put_text(&ref, "conductorUrl", c.url);
+    json_object_end(&ref);
     if (ref.full) return error_at(err, REASON_CONDUCTOR_URL_INVALID, "", "the URL is too long");
     register_metrics(o, p->options.metrics);
     return conductor_open(loop, &c, &ports, &o->provider, err);
