@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/json_out.h"
 #include "base/map.h"
 
 enum { HASH_BYTES = 6 };        /* of SHA-256, behind a text that could not stay as it was */
@@ -132,14 +133,6 @@ static status layout_make(struct layout *l, const struct plan *plan, struct aren
 
 /* ---- JSON ---- */
 
-static void put_member(struct buf *out, const char *name, str value) {
-    buf_printf(out, "\"%s\":", name);
-    if (value.ptr)
-        buf_put_json_str(out, value);
-    else
-        buf_put_c(out, "null");
-}
-
 /* What a JOIN before this step waits for: predecessors that do not stand before it anyway. */
 static void put_join(const struct layout *l, uint32_t step, struct buf *out) {
     const struct plan_step *s = &l->plan->steps[step];
@@ -169,10 +162,12 @@ static void put_step(const struct layout *l, uint32_t step, struct buf *out) {
     buf_printf(out,
                "{\"name\":\"" DEF_TASK_TYPE "\",\"taskReferenceName\":\"s_%.*s\",\"type\":"
                "\"SIMPLE\",\"inputParameters\":{\"runId\":\"${workflow.input.runId}\","
-               "\"tenantId\":\"${workflow.input.tenantId}\",",
+               "\"tenantId\":\"${workflow.input.tenantId}\"",
                STR_ARG(l->name[step]));
-    put_member(out, "stepId", buf_str(&id));
-    buf_printf(out, ",\"type\":\"%s\"}}", plan_type_name(s->type));
+    json_put_text(out, "stepId", buf_str(&id));
+    json_put_text(out, "type", str_c(plan_type_name(s->type)));
+    json_object_end(out);
+    json_object_end(out);
     if (id.full) out->full = true;
 }
 
@@ -205,8 +200,8 @@ static void put_fork(const struct layout *l, struct buf *out) {
 
 static void put_definition(const struct layout *l, str name, struct buf *out) {
     const struct plan *p = l->plan;
-    buf_put_char(out, '{');
-    put_member(out, "name", name);
+    json_object_begin(out);
+    json_put_text(out, "name", name);
     buf_put_c(out, ",\"version\":1,\"schemaVersion\":2,\"ownerEmail\":\"" OWNER "\","
                    "\"timeoutSeconds\":0,\"timeoutPolicy\":\"ALERT_ONLY\",\"inputParameters\":["
                    "\"runId\",\"tenantId\",\"projectId\",\"environmentId\",\"planId\","
@@ -235,29 +230,26 @@ status def_start_json(const struct def_start *start, struct arena *scratch, stru
     buf_init_fixed(&name, text, sizeof text);
     def_workflow_name(start->plan->plan_id, &name);
     ASSERT(!name.full);
-    buf_put_char(out, '{');
-    put_member(out, "name", buf_str(&name));
-    buf_put_c(out, ",\"version\":1,");
-    put_member(out, "correlationId", start->run_id);
-    buf_put_c(out, ",\"taskToDomain\":{");
-    put_member(out, DEF_TASK_TYPE, start->domain);
-    buf_put_c(out, "},\"input\":{");
-    put_member(out, "runId", start->run_id);
-    const struct {
-        const char *name;
-        str value;
-    } more[] = {{"tenantId", start->tenant_id},
-                {"projectId", start->project_id},
-                {"environmentId", start->environment_id},
-                {"planId", start->plan->plan_id},
-                {"planVersion", start->plan->plan_version}};
-    for (size_t i = 0; i < COUNT_OF(more); i++) {
-        buf_put_char(out, ',');
-        put_member(out, more[i].name, more[i].value);
-    }
-    buf_put_c(out, "},\"workflowDef\":");
+    json_object_begin(out);
+    json_put_text(out, "name", buf_str(&name));
+    json_put_int(out, "version", 1);
+    json_put_text(out, "correlationId", start->run_id);
+    json_name(out, "taskToDomain");
+    json_object_begin(out);
+    json_put_text(out, DEF_TASK_TYPE, start->domain);
+    json_object_end(out);
+    json_name(out, "input");
+    json_object_begin(out);
+    json_put_text(out, "runId", start->run_id);
+    json_put_text(out, "tenantId", start->tenant_id);
+    json_put_text(out, "projectId", start->project_id);
+    json_put_text(out, "environmentId", start->environment_id);
+    json_put_text(out, "planId", start->plan->plan_id);
+    json_put_text(out, "planVersion", start->plan->plan_version);
+    json_object_end(out);
+    json_name(out, "workflowDef");
     put_definition(&l, buf_str(&name), out);
-    buf_put_char(out, '}');
+    json_object_end(out);
     if (out->full)
         return error_at(err, REASON_PROVIDER_PLAN_TOO_LARGE, "plan",
                         "the plan is too large for a workflow of Conductor: %u steps",

@@ -2,6 +2,7 @@
 
 #include "adapters/temporal/wire.h"
 #include "base/json.h"
+#include "base/json_out.h"
 #include "base/limits.h"
 
 enum command_type { /* Temporal's numbers */
@@ -30,14 +31,9 @@ str activity_id(str step_id, int64_t number, struct arena *arena) {
     return str_n(text, (size_t)n);
 }
 
+/* An input has every member, also of a run that says nothing of it. */
 static void put_text(struct buf *b, const char *name, str value) {
-    buf_printf(b, ",\"%s\":", name);
-    buf_put_json_str(b, value.ptr ? value : STR(""));
-}
-
-static void put_json(struct buf *b, const char *name, str value) {
-    buf_printf(b, ",\"%s\":", name);
-    buf_put(b, value.len > 0 ? value : STR("null"));
+    json_put_text(b, name, value.ptr ? value : STR(""));
 }
 
 /* Moves a text into the arena and ends the buffer. */
@@ -51,19 +47,17 @@ static str kept(struct buf *b, struct arena *arena) {
 str execution_input_json(const struct execution_input *input, struct arena *arena) {
     struct buf b;
     buf_init(&b, WIRE_PAYLOAD_MAX);
-    buf_put_c(&b, "{\"cairn\":1");
+    json_object_begin(&b);
+    json_put_int(&b, "cairn", 1);
     put_text(&b, "runId", input->run_id);
     put_text(&b, "tenantId", input->tenant_id);
     put_text(&b, "projectId", input->project_id);
     put_text(&b, "environmentId", input->environment_id);
-    put_json(&b, "planRef", input->plan_ref);
-    if (!uuid_eq(input->correlation, (uuid){0})) {
-        char correlation[UUID_TEXT_LEN];
-        uuid_format(input->correlation, correlation);
-        put_text(&b, "correlationId", str_n(correlation, sizeof correlation));
-    }
-    if (input->continued > 0) buf_printf(&b, ",\"continued\":%lld", (long long)input->continued);
-    buf_put_char(&b, '}');
+    json_put_json(&b, "planRef", input->plan_ref);
+    if (!uuid_eq(input->correlation, (uuid){0}))
+        json_put_uuid(&b, "correlationId", input->correlation);
+    if (input->continued > 0) json_put_int(&b, "continued", input->continued);
+    json_object_end(&b);
     return kept(&b, arena);
 }
 
@@ -106,21 +100,19 @@ bool execution_is_of(const struct history *h, uuid correlation, struct arena *sc
 
 str activity_input_json(const struct attempt *a, struct arena *arena) {
     struct buf b;
-    char correlation[UUID_TEXT_LEN];
-    uuid_format(a->correlation, correlation);
     buf_init(&b, WIRE_PAYLOAD_MAX);
-    buf_put_c(&b, "{\"runId\":");
-    buf_put_json_str(&b, a->run_id);
+    json_object_begin(&b);
+    put_text(&b, "runId", a->run_id);
     put_text(&b, "tenantId", a->tenant_id);
     put_text(&b, "projectId", a->project_id);
     put_text(&b, "environmentId", a->environment_id);
-    put_text(&b, "correlationId", str_n(correlation, sizeof correlation));
-    put_json(&b, "planRef", a->plan_ref);
+    json_put_uuid(&b, "correlationId", a->correlation);
+    json_put_json(&b, "planRef", a->plan_ref);
     put_text(&b, "stepId", a->step->id);
-    buf_printf(&b, ",\"attempt\":%lld,\"timeoutMs\":%lld", (long long)a->number,
-               (long long)a->timeout_ms);
-    put_json(&b, "body", a->body);
-    buf_put_char(&b, '}');
+    json_put_int(&b, "attempt", a->number);
+    json_put_int(&b, "timeoutMs", a->timeout_ms);
+    json_put_json(&b, "body", a->body);
+    json_object_end(&b);
     return kept(&b, arena);
 }
 
