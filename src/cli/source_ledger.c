@@ -301,18 +301,19 @@ static const struct append_rider *lot_audit(void *context, const struct effect_i
 
 static status effect_requeue_all(struct source *s, struct requeue_lot *lot, struct error *err) {
     struct effect_rider r = {.actor = lot->actor, .reason = lot->reason};
-    if (!lot->actor.ptr) lot->actor = REPORT_ACTOR;
-    lot->riders = lot_audit;
-    lot->context = &r;
-    size_t limit = lot->limit;
-    size_t done = 0;
+    struct requeue_lot part = *lot;
+    if (!part.actor.ptr) part.actor = REPORT_ACTOR;
+    part.riders = lot_audit;
+    part.context = &r;
     status st = ST_OK;
+    lot->done = 0;
     do { /* in lots, for the payloads are read, too */
-        lot->limit = limit - done < REQUEUE_LOT ? limit - done : REQUEUE_LOT;
-        st = outbox_requeue_lot(of(s), lot, err);
-        done += lot->done;
-    } while (st == ST_OK && lot->more && done < limit);
-    lot->done = done;
+        size_t rest = lot->limit - lot->done;
+        part.limit = rest < REQUEUE_LOT ? rest : REQUEUE_LOT;
+        st = outbox_requeue_lot(of(s), &part, err);
+        lot->done += part.done;
+    } while (st == ST_OK && part.more && lot->done < lot->limit);
+    lot->more = part.more;
     return st;
 }
 

@@ -247,7 +247,7 @@ static void conductor_rested(struct provider *provider, str run_id) {
 static bool conductor_idle(const struct provider *provider) {
     const struct conductor *c = (const struct conductor *)provider;
     const struct tracked_run *run;
-    TAILQ_FOREACH(run, &c->runs.all, link) {
+    for (run = TAILQ_FIRST(&c->runs.all); run; run = TAILQ_NEXT(run, link)) {
         if (conductor_run_is_ending((const struct conductor_run *)run)) return false;
     }
     return true;
@@ -286,9 +286,8 @@ static void conductor_close(struct provider *provider) {
     c->close_ms = conductor_now(c) + CLOSE_MS;
     (void)uv_timer_stop(&c->poll);
     struct tracked_run *run;
-    TAILQ_FOREACH(run, &c->runs.all, link) {
+    for (run = TAILQ_FIRST(&c->runs.all); run; run = TAILQ_NEXT(run, link))
         conductor_run_withhold_no_more((struct conductor_run *)run);
-    }
     struct conductor_step *s;
     for (s = TAILQ_FIRST(&c->held); s; s = TAILQ_NEXT(s, held)) {
         s->handed += s->job && s->job->state == JOB_RUNNING;
