@@ -68,17 +68,14 @@ static bool signs(void *auth, int64_t mark) { return auth_signs(auth, mark); }
 
 static status open_parts(struct api *api, struct error *err) {
     const struct api_options *o = &api->options;
-    size_t readers = o->readers ? o->readers : API_READERS;
-    status st = pool_open(o->loop, o->url, readers, API_QUEUE_MAX, o->metrics, &api->pool, err);
-    if (st == ST_OK)
-        st = hub_open(o->loop, api->pool, o->other_writers, o->metrics, &api->hub, err);
+    status st = hub_open(o->loop, api->readers, o->other_writers, o->metrics, &api->hub, err);
     if (st == ST_OK && o->rate > 0)
         st = limiter_open((double)o->rate, (double)o->rate, &api->limiter, err);
     if (st == ST_OK)
         st = limiter_open(REFUSALS_A_MINUTE / 60.0, REFUSALS_A_MINUTE, &api->refusals, err);
     if (st == ST_OK) {
         struct auth_options auth = {.open = o->open,
-                                    .pool = api->pool,
+                                    .readers = api->readers,
                                     .bridge = api->bridge,
                                     .loop = o->loop,
                                     .jwks = o->jwks,
@@ -105,6 +102,7 @@ status api_open(const struct api_options *options, struct api **out, struct erro
     api->options = *options;
     api->engine = host_engine(options->host);
     api->bridge = host_bridge(options->host);
+    api->readers = host_readers(options->host);
     snprintf(api->node, sizeof(api->node), "%.*s", STR_ARG(options->node));
     snprintf(api->version, sizeof(api->version), "%.*s", STR_ARG(options->version));
     api->options.node = str_c(api->node);
@@ -259,7 +257,6 @@ void api_close(struct api *api) {
     if (!api) return;
     api->draining = api->closing = true;
     atomic_store(&api->stopping, true);
-    if (api->pool) pool_close(api->pool);
     if (api->call_count > 0)
         LOG(LOG_ERROR, "requests are left without an answer",
             LOG_N("requests", (int64_t)api->call_count));

@@ -27,9 +27,8 @@ struct api_options {
     struct jwt_policy policy;
     int64_t rate;       /* requests a second of one caller; 0: no limit */
     bool other_writers; /* others may append to the same ledger (PostgreSQL): streams look for it */
-    size_t readers;     /* threads; 0: API_READERS */
 };
-enum { API_READERS = 2, API_QUEUE_MAX = 1024, API_BODY_MAX = 8 * 1024 * 1024 };
+enum { API_QUEUE_MAX = HOST_QUERIES_MAX, API_BODY_MAX = 8 * 1024 * 1024 };
 
 MUST_CHECK status api_open(const struct api_options *options, struct api **out, struct error *err);
 /* The http_handler; `context` is the api. */
@@ -46,9 +45,9 @@ void api_set_jwks(struct api *api, struct jwks *jwks);
 /* Not ready any more: ends streams and long polls politely, writes down what is remembered; other
  * requests go on. */
 void api_drain(struct api *api);
-/* The HTTP server is closed, engine and writer end now: nothing more is asked of them. What is
+/* The HTTP server is closed, the host ends now: nothing more is asked of them. What is
  * still under way there is refused with CLOSING when it comes back. */
 void api_halt(struct api *api);
-/* After the HTTP server is closed and after engine and writer have ended, which answers whatever
- * was still under way there. The loop must run afterwards. NULL is fine. */
+/* After the HTTP server is closed and after the host has closed, which answers whatever was still
+ * under way at the ledger thread and the readers. The loop must run afterwards. NULL is fine. */
 void api_close(struct api *api);

@@ -290,7 +290,7 @@ static void register_metrics(struct auth *auth, struct metrics *m) {
 
 status auth_open(const struct auth_options *options, struct auth **out, struct error *err) {
     ASSERT(options->loop != NULL);
-    ASSERT(options->open || options->pool != NULL);
+    ASSERT(options->open || options->readers != NULL);
     struct auth *auth = mem_alloc(sizeof(*auth));
     if (!auth) {
         jwks_close(options->jwks);

@@ -1,7 +1,7 @@
 /* api/auth.h: who asks, and what they may do.
  *
  * A caller proves itself with `Authorization: Bearer`, an API key or a JWT. Keys are looked up in a
- * cache that is filled through the reader pool and believed for KEY_CACHE_MS, so a revoked key ends
+ * cache that is filled through the readers and believed for KEY_CACHE_MS, so a revoked key ends
  * within that time on every node (at once on the node that revoked it). Secrets are compared in
  * constant time, stored as hashes, and never logged.
  *
@@ -12,12 +12,14 @@
  * Threads: the loop's. */
 #pragma once
 
+#include <uv.h>
+
 #include "api/jwt.h"
-#include "api/pool.h"
 #include "base/buf.h"
 #include "core/role.h"
 #include "ledger/access/access.h"
 #include "ledger/bridge.h"
+#include "ledger/readers.h"
 
 enum {
     PRINCIPAL_NAME_MAX = 100,
@@ -47,7 +49,7 @@ bool principal_may(const struct principal *p, unsigned roles);
 struct auth;
 struct auth_options {
     bool open; /* no authentication: everybody is "anonymous", admin of all tenants */
-    struct pool *pool;
+    struct readers *readers;
     struct bridge *bridge; /* for last use; NULL: it is not remembered */
     uv_loop_t *loop;
     struct jwks *jwks;        /* or NULL; owned by auth from now on, also if it cannot be opened */
@@ -58,7 +60,7 @@ MUST_CHECK status auth_open(const struct auth_options *options, struct auth **ou
                             struct error *err);
 /* Writes down last uses that are not yet: before the writer closes. NULL is fine. */
 void auth_flush(struct auth *auth);
-/* After the pool has closed; does not write any more. The loop must run afterwards. NULL is fine.
+/* After the readers were halted; does not write any more. The loop must run afterwards. NULL is fine.
  */
 void auth_close(struct auth *auth);
 /* New keys for tokens (SIGHUP); auth owns them. */
@@ -75,7 +77,7 @@ struct auth_check {
     int64_t retry_after_s;
     void (*done)(struct auth_check *check);
     struct arena *arena; /* the caller's, for scratch within auth_check() */
-    struct pool_job job; /* auth's own, as what follows */
+    struct reader_job job; /* auth's own, as what follows */
     struct auth *auth;
     struct key_entry *entry;
     struct auth_check *next;

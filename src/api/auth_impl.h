@@ -74,7 +74,7 @@ struct auth {
     size_t batches; /* of last uses, on their way to the ledger thread or back */
     size_t use_count;
     struct key_use uses[USES_MAX];
-    size_t lookups; /* jobs at the pool */
+    size_t lookups; /* jobs at the readers */
     bool closing, timer_closed;
     struct metric *m_ok, *m_refused, *m_limited, *m_failed, *m_lookups;
 };

@@ -181,13 +181,13 @@ void keys_release(struct auth *auth) {
 
 /* ---- looking up ---- */
 
-static struct auth_check *check_of(struct pool_job *job) {
+static struct auth_check *check_of(struct reader_job *job) {
     return (struct auth_check *)(void *)((char *)job - offsetof(struct auth_check, job));
 }
 
 /* On a reader's thread. A key that is not there is an answer, not a failure: ST_NOT_FOUND would be
  * a ledger that is not there. */
-static status look_up(struct pool_job *job, struct ledger *reader, struct error *err) {
+static status look_up(struct reader_job *job, struct ledger *reader, struct error *err) {
     struct key_entry *e = check_of(job)->entry;
     struct arena arena;
     struct api_key key = {0};
@@ -219,7 +219,7 @@ static void answer_all(struct auth_check *first) {
     }
 }
 
-static void looked_up(struct pool_job *job) {
+static void looked_up(struct reader_job *job) {
     struct auth_check *leader = check_of(job);
     struct auth *auth = leader->auth;
     struct key_entry *e = leader->entry;
@@ -255,8 +255,8 @@ static bool start_lookup(struct auth_check *check, struct key_entry *e) {
     e->waiting = check;
     e->waiting_end = &check->next;
     check->entry = e;
-    check->job = (struct pool_job){.work = look_up, .done = looked_up};
-    status st = pool_submit(auth->options.pool, &check->job, &err);
+    check->job = (struct reader_job){.work = look_up, .done = looked_up};
+    status st = readers_try(auth->options.readers, &check->job, &err);
     if (st == ST_OK) {
         auth->lookups++;
         metric_add(auth->m_lookups, 1);

@@ -19,7 +19,7 @@ struct rig {
     struct writer *writer;
     uv_async_t async; /* what the ledger thread has answered is delivered */
     struct bridge *bridge;
-    struct pool *pool;
+    struct readers *readers;
     struct auth *auth;
     struct arena arena;
     int log_fd;
@@ -41,6 +41,24 @@ static void wake_loop(void *context) {
 static void on_async(uv_async_t *async) {
     struct rig *r = async->data;
     bridge_deliver(r->bridge);
+    readers_deliver(r->readers);
+}
+
+static void open_readers(struct rig *r, str url, size_t queue_max) {
+    struct error err = {0};
+    struct readers_options options = {.url = url,
+                                      .threads = 1,
+                                      .queue_max = queue_max,
+                                      .wake = wake_loop,
+                                      .context = r,
+                                      .metrics = r->metrics};
+    CHECK(readers_open(&options, &r->readers, &err) == ST_OK, "%s", err.msg);
+}
+
+/* Until every lookup is answered. */
+static void turn(struct rig *r) {
+    while (readers_under_way(r->readers) > 0)
+        CHECK(uv_run(&r->loop, UV_RUN_ONCE) >= 0);
 }
 
 static void rig_open(struct rig *r, str url, size_t queue_max, struct jwks *jwks) {
@@ -58,11 +76,9 @@ static void rig_open(struct rig *r, str url, size_t queue_max, struct jwks *jwks
     CHECK(writer_open(ledger, r->metrics, &r->writer, &err) == ST_OK, "%s", err.msg);
     CHECK(uv_async_init(&r->loop, &r->async, on_async) == 0);
     r->async.data = r;
-    uv_unref((uv_handle_t *)&r->async);
     CHECK(bridge_open(r->writer, wake_loop, r, &r->bridge, &err) == ST_OK, "%s", err.msg);
-    CHECK(pool_open(&r->loop, url, 1, queue_max, r->metrics, &r->pool, &err) == ST_OK, "%s",
-          err.msg);
-    struct auth_options options = {.pool = r->pool,
+    open_readers(r, url, queue_max);
+    struct auth_options options = {.readers = r->readers,
                                    .bridge = r->bridge,
                                    .loop = &r->loop,
                                    .jwks = jwks,
@@ -71,12 +87,13 @@ static void rig_open(struct rig *r, str url, size_t queue_max, struct jwks *jwks
 }
 
 static void rig_close(struct rig *r) {
-    pool_close(r->pool);
+    readers_halt(r->readers);
     auth_flush(r->auth);
     bridge_halt(r->bridge);
     writer_close(r->writer); /* as the host does: what is under way is stored, and answered */
     bridge_close(r->bridge);
     auth_close(r->auth);
+    readers_close(r->readers);
     uv_close((uv_handle_t *)&r->async, NULL);
     CHECK(uv_run(&r->loop, UV_RUN_DEFAULT) == 0);
     CHECK(uv_loop_close(&r->loop) == 0);
@@ -456,7 +473,7 @@ TEST_DB(auth_checks_of_one_key_wait_for_one_lookup) {
     auth_forget(r.auth, str_n(key.key_id, KEY_ID_LEN));
     CHECK(!start(&r, &late, key.header, "10.0.0.1", NOW_US));
     CHECK(lookups(&r) == 2);
-    CHECK(uv_run(&r.loop, UV_RUN_DEFAULT) == 0);
+    turn(&r);
     for (size_t i = 0; i < COUNT_OF(many); i++) {
         CHECK(many[i].answers == 1);
         CHECK(many[i].check.code == (i % 10 == 9 ? ST_INVALID : ST_OK), "check %zu", i);
@@ -539,7 +556,7 @@ TEST_DB(auth_limits_failures_under_way) {
         stranger(header);
         CHECK(!start(&r, &many[i], header, "unix", NOW_US));
     }
-    CHECK(uv_run(&r.loop, UV_RUN_DEFAULT) == 0);
+    turn(&r);
     for (size_t i = 0; i < COUNT_OF(many); i++) {
         refused += many[i].check.code == ST_INVALID;
         limited += many[i].check.code == ST_LIMIT && many[i].check.retry_after_s > 0;
@@ -570,15 +587,15 @@ TEST_DB(auth_unknown_keys_are_remembered_but_not_without_bound) {
     CHECK(r.auth->keys.count == KEY_UNKNOWN_MAX + 1);
     CHECK(start(&r, &a, key.header, "10.0.0.1", NOW_US) && a.check.code == ST_OK); /* still there */
     CHECK(!start(&r, &a, first, "10.0.0.1", NOW_US)); /* thrown out: it is asked for again */
-    CHECK(uv_run(&r.loop, UV_RUN_DEFAULT) == 0);
+    turn(&r);
     rig_close(&r);
 }
 
 struct gate_job {
-    struct pool_job job;
+    struct reader_job job;
     pthread_mutex_t lock;
 };
-static status gate_work(struct pool_job *job, struct ledger *reader, struct error *err) {
+static status gate_work(struct reader_job *job, struct ledger *reader, struct error *err) {
     struct gate_job *gate = (struct gate_job *)(void *)job;
     UNUSED(reader);
     UNUSED(err);
@@ -586,7 +603,7 @@ static status gate_work(struct pool_job *job, struct ledger *reader, struct erro
     pthread_mutex_unlock(&gate->lock);
     return ST_OK;
 }
-static void gate_done(struct pool_job *job) { UNUSED(job); }
+static void gate_done(struct reader_job *job) { UNUSED(job); }
 
 TEST_DB(auth_says_when_the_readers_are_busy) {
     struct rig r;
@@ -597,7 +614,7 @@ TEST_DB(auth_says_when_the_readers_are_busy) {
     char header[8 + KEY_TEXT_LEN];
     rig_open(&r, url, 1, NULL);
     pthread_mutex_lock(&gate.lock);
-    CHECK(pool_submit(r.pool, &gate.job, &err) == ST_OK);
+    CHECK(readers_try(r.readers, &gate.job, &err) == ST_OK);
     size_t n = 0;
     for (bool answered = false; !answered; n++) { /* one at work, one in the queue, then no more */
         CHECK(n < COUNT_OF(a));
@@ -607,7 +624,7 @@ TEST_DB(auth_says_when_the_readers_are_busy) {
     CHECK(a[n - 1].check.code == ST_LIMIT && says(&a[n - 1], "QUEUE_FULL"));
     CHECK(a[n - 1].check.retry_after_s == 1);
     pthread_mutex_unlock(&gate.lock);
-    CHECK(uv_run(&r.loop, UV_RUN_DEFAULT) == 0);
+    turn(&r);
     CHECK(r.auth->keys.count == n - 1); /* the one that was not asked for is not believed unknown */
     pthread_mutex_destroy(&gate.lock);
     rig_close(&r);
@@ -628,9 +645,8 @@ TEST_DB(auth_closes_while_checks_wait) {
         CHECK(!start(&r, &a[2], header, "10.0.0.1", NOW_US));
         if (auth_first) {
             auth_close(r.auth);
-            pool_close(r.pool);
+            readers_halt(r.readers);
             r.auth = NULL;
-            r.pool = NULL;
         }
         rig_close(&r);
         for (size_t i = 0; i < COUNT_OF(a); i++) {
@@ -645,11 +661,10 @@ TEST(auth_without_a_ledger_says_retry) {
     struct rig r;
     struct ask a;
     char header[8 + KEY_TEXT_LEN];
-    struct error err = {0};
     rig_open(&r, test_db_url("sqlite"), 100, NULL);
-    pool_close(r.pool);
-    CHECK(pool_open(&r.loop, STR("/nonexistent/ledger.db"), 1, 10, NULL, &r.pool, &err) == ST_OK);
-    r.auth->options.pool = r.pool;
+    readers_close(r.readers);
+    open_readers(&r, STR("/nonexistent/ledger.db"), 10);
+    r.auth->options.readers = r.readers;
     stranger(header);
     for (int i = 0; i < AUTH_FAILURES_MAX + 5; i++) {
         CHECK(ask(&r, &a, header, "10.0.0.1", NOW_US) == ST_RETRY, "%s", a.check.err.msg);

@@ -178,7 +178,7 @@ void call_handed_over(struct call *c, int code) {
 /* What a query may not use up of the arena: the answer needs some, and arena_alloc() panics. */
 #define ARENA_KEPT ((size_t)64 * 1024)
 
-static status job_work(struct pool_job *job, struct ledger *reader, struct error *err) {
+static status job_work(struct reader_job *job, struct ledger *reader, struct error *err) {
     struct call *c = CONTAINER_OF(job, struct call, job);
     c->arena.cap -= ARENA_KEPT;
     if (c->may_stop) ledger_stop_on(reader, &c->api->stopping);
@@ -208,7 +208,7 @@ static void come_back(struct call *c, status code, const struct error *err) {
     }
 }
 
-static void job_done(struct pool_job *job) {
+static void job_done(struct reader_job *job) {
     struct call *c = CONTAINER_OF(job, struct call, job);
     reading_over(c);
     come_back(c, job->code, &job->err);
@@ -218,11 +218,11 @@ void call_read(struct call *c, call_work work, call_then then) {
     struct error err = {0};
     c->work = work;
     c->then = then;
-    c->job = (struct pool_job){.work = job_work, .done = job_done};
+    c->job = (struct reader_job){.work = job_work, .done = job_done};
     status st = ST_OK;
     if (c->who) /* else it is a route for everybody */
         st = share_take(&c->api->shares, str_c(c->who->tenant), SHARE_QUERIES, &c->reading, &err);
-    if (st == ST_OK) st = pool_submit(c->api->pool, &c->job, &err);
+    if (st == ST_OK) st = readers_try(c->api->readers, &c->job, &err);
     if (st == ST_OK) return;
     reading_over(c);
     call_fail(c, &err);

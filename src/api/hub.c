@@ -180,12 +180,12 @@ size_t hub_streams(const struct hub *hub) { return hub->streams; }
 
 /* ---- opening and closing ---- */
 
-status hub_open(uv_loop_t *loop, struct pool *pool, bool other_writers, struct metrics *m,
+status hub_open(uv_loop_t *loop, struct readers *readers, bool other_writers, struct metrics *m,
                 struct hub **out, struct error *err) {
     struct hub *hub = mem_alloc(sizeof(*hub));
     if (!hub) return error_set(err, ST_RETRY, "streams: out of memory");
     hub->loop = loop;
-    hub->pool = pool;
+    hub->readers = readers;
     hub->other_writers = other_writers;
     hub->expiry_us = INT64_MAX;
     map_init(&hub->runs);
@@ -228,6 +228,6 @@ static void on_closed(uv_handle_t *handle) {
 void hub_close(struct hub *hub) {
     if (!hub) return;
     ASSERT(hub->streams == 0);
-    ASSERT(!hub_linked(&hub->topics)); /* the pool has answered what was under way */
+    ASSERT(!hub_linked(&hub->topics)); /* the readers have answered what was under way */
     uv_close((uv_handle_t *)&hub->tick, on_closed);
 }

@@ -9,8 +9,8 @@
 
 #include <uv.h>
 
-#include "api/pool.h"
 #include "base/metrics.h"
+#include "ledger/readers.h"
 #include "net/server.h"
 
 enum {
@@ -46,7 +46,7 @@ struct hub_request {
     void *context;
 };
 
-MUST_CHECK status hub_open(uv_loop_t *loop, struct pool *pool, bool other_writers,
+MUST_CHECK status hub_open(uv_loop_t *loop, struct readers *readers, bool other_writers,
                            struct metrics *metrics, struct hub **out, struct error *err);
 /* Answers the exchange with a stream. The caller has checked that the topic exists and may be read.
  * ST_LIMIT with STREAMS_TOO_MANY: the exchange is still the caller's. The request's strings are
@@ -68,5 +68,5 @@ void hub_tokens_changed(struct hub *hub);
 size_t hub_streams(const struct hub *hub);
 /* Ends every stream where it stands: readers come again with Last-Event-ID. */
 void hub_drain(struct hub *hub);
-/* After hub_drain() and the pool's end. The loop must run afterwards. NULL is fine. */
+/* After hub_drain() and the readers' end. The loop must run afterwards. NULL is fine. */
 void hub_close(struct hub *hub);

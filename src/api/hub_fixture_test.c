@@ -45,6 +45,16 @@ static void handle(void *context, struct http_exchange *exchange, const struct h
     http_respond(exchange, 503, NULL, 0, STR("no"));
 }
 
+static void wake_loop(void *context) {
+    struct hub_bed *b = context;
+    CHECK(uv_async_send(&b->async) == 0);
+}
+
+static void on_async(uv_async_t *async) {
+    struct hub_bed *b = async->data;
+    readers_deliver(b->readers);
+}
+
 void hub_bed_open_empty(struct hub_bed *b, str url, bool other_writers,
                         const struct http_options *options) {
     struct error err = {0};
@@ -54,8 +64,16 @@ void hub_bed_open_empty(struct hub_bed *b, str url, bool other_writers,
     arena_init(&b->arena, 4096, (size_t)64 << 20);
     CHECK(uv_loop_init(&b->f.loop) == 0);
     CHECK(metrics_open(&b->metrics, &err) == ST_OK);
-    CHECK(pool_open(&b->f.loop, url, 3, 64, b->metrics, &b->pool, &err) == ST_OK, "%s", err.msg);
-    CHECK(hub_open(&b->f.loop, b->pool, other_writers, b->metrics, &b->hub, &err) == ST_OK);
+    CHECK(uv_async_init(&b->f.loop, &b->async, on_async) == 0);
+    b->async.data = b;
+    struct readers_options readers = {.url = url,
+                                      .threads = 3,
+                                      .queue_max = 64,
+                                      .wake = wake_loop,
+                                      .context = b,
+                                      .metrics = b->metrics};
+    CHECK(readers_open(&readers, &b->readers, &err) == ST_OK, "%s", err.msg);
+    CHECK(hub_open(&b->f.loop, b->readers, other_writers, b->metrics, &b->hub, &err) == ST_OK);
     CHECK(http_server_open(&b->f.loop, options, handle, b, &b->f.server, &err) == ST_OK);
     CHECK(http_listen_tcp(b->f.server, STR("127.0.0.1"), 0, false, &b->f.port, &err) == ST_OK, "%s",
           err.msg);
@@ -78,8 +96,10 @@ void hub_bed_close(struct hub_bed *b) {
     bool closed = false;
     hub_drain(b->hub);
     CHECK(hub_streams(b->hub) == 0);
-    pool_close(b->pool);
+    readers_halt(b->readers);
     hub_close(b->hub);
+    readers_close(b->readers);
+    uv_close((uv_handle_t *)&b->async, NULL);
     http_server_close(b->f.server, on_server_closed, &closed);
     for (int i = 0; i < 1000 && uv_loop_alive(&b->f.loop); i++)
         uv_run(&b->f.loop, UV_RUN_NOWAIT);

@@ -1,4 +1,4 @@
-/* api/hub_fixture_test.h: a hub with a server, a pool and a ledger on a loop that is turned by
+/* api/hub_fixture_test.h: a hub with a server, readers and a ledger on a loop that is turned by
  * hand; and readers that check what they get. */
 #pragma once
 
@@ -10,7 +10,8 @@
 
 struct hub_bed {
     struct server_fixture f; /* its own handler is not used */
-    struct pool *pool;
+    uv_async_t async; /* readers_deliver() */
+    struct readers *readers;
     struct hub *hub;
     struct metrics *metrics;
     struct ledger *ledger; /* the writer */

@@ -20,7 +20,7 @@
 #include "core/run.h"
 
 enum {
-    HUB_READS_MAX = 8,    /* topics read at a time: the pool serves others, too */
+    HUB_READS_MAX = 8,    /* topics read at a time: the readers serve others, too */
     HUB_CATCHUPS_MAX = 4, /* readers that are read for at a time, each a page, in turn */
     HUB_PAGE_LEAST = 8,
     HUB_PAUSE_MS = 250, /* after a failed read, doubling */
@@ -46,7 +46,7 @@ struct hub_owner {          /* who reads, by name and version of the key */
 };
 
 struct hub_recheck {     /* looks at keys again */
-    struct pool_job job; /* first */
+    struct reader_job job; /* first */
     struct hub *hub;
     bool busy;
     size_t count;
@@ -116,7 +116,7 @@ struct hub_topic {
 };
 
 struct hub_job {         /* reads one page */
-    struct pool_job job; /* first */
+    struct reader_job job; /* first */
     struct hub_topic *topic;
     struct hub_sub *sub; /* for whom, when it is not for all; NULL also if it went away */
     bool busy, catch_up;
@@ -136,7 +136,7 @@ struct hub_job {         /* reads one page */
 struct hub {
     uv_timer_t tick; /* first: the handle is its hub */
     uv_loop_t *loop;
-    struct pool *pool;
+    struct readers *readers;
     struct map runs, tenants; /* topics by id */
     struct map owners;
     struct hub_link owner_list;
@@ -179,7 +179,7 @@ void hub_end_owner(struct hub *hub, str name, int64_t version);
 void hub_end_over(struct hub *hub); /* of all owners that are over */
 
 /* hub_page.c */
-status hub_page_read(struct pool_job *base, struct ledger *reader, struct error *err);
+status hub_page_read(struct reader_job *base, struct ledger *reader, struct error *err);
 void hub_block_free(struct hub_block *block);
 size_t hub_block_bytes(const struct hub_block *block);
 /* Makes the text of that format if it is not there. false: no memory. */

@@ -58,7 +58,7 @@ void hub_owner_drop(struct hub *hub, struct hub_owner *o) {
 
 /* ---- looking again ---- */
 
-static status look(struct pool_job *job, struct ledger *reader, struct error *err) {
+static status look(struct reader_job *job, struct ledger *reader, struct error *err) {
     struct hub_recheck *r = (struct hub_recheck *)(void *)job;
     struct arena arena;
     status st = ST_OK;
@@ -76,7 +76,7 @@ static status look(struct pool_job *job, struct ledger *reader, struct error *er
     return st;
 }
 
-static void looked(struct pool_job *job) {
+static void looked(struct reader_job *job) {
     struct hub_recheck *r = (struct hub_recheck *)(void *)job;
     r->busy = false;
     for (size_t i = 0; i < r->count; i++) {
@@ -132,6 +132,6 @@ void hub_owners_recheck(struct hub *hub) {
     if (over) hub_end_over(hub);
     if (r->count == 0) return;
     r->hub = hub;
-    r->job = (struct pool_job){.work = look, .done = looked};
-    r->busy = pool_submit(hub->pool, &r->job, &ignored) == ST_OK; /* (else in the next round) */
+    r->job = (struct reader_job){.work = look, .done = looked};
+    r->busy = readers_try(hub->readers, &r->job, &ignored) == ST_OK; /* (else in the next round) */
 }

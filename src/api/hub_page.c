@@ -195,7 +195,7 @@ static status read_and_render(struct hub_job *j, struct ledger *reader, struct a
     return st;
 }
 
-status hub_page_read(struct pool_job *base, struct ledger *reader, struct error *err) {
+status hub_page_read(struct reader_job *base, struct ledger *reader, struct error *err) {
     struct hub_job *j = (struct hub_job *)base;
     struct arena arena;
     arena_init(&arena, 16384, HUB_ARENA_MAX);

@@ -68,13 +68,13 @@ static size_t page_limit(const struct hub_topic *t, size_t bytes_max) {
 
 static bool submit(struct hub *hub, struct hub_job *j) {
     struct error err = {0};
-    if (pool_submit(hub->pool, &j->job, &err) != ST_OK) return false; /* the tick tries again */
+    if (readers_try(hub->readers, &j->job, &err) != ST_OK) return false; /* the tick tries again */
     j->busy = true;
     return true;
 }
 
-static void on_topic_read(struct pool_job *base);
-static void on_caught_up(struct pool_job *base);
+static void on_topic_read(struct reader_job *base);
+static void on_caught_up(struct reader_job *base);
 
 static bool begin_read(struct hub *hub, struct hub_topic *t) {
     struct hub_job *j = free_job(hub, false);
@@ -146,7 +146,7 @@ static int64_t longer(int64_t pause_ms) {
     return pause_ms * 2 < HUB_PAUSE_MAX_MS ? pause_ms * 2 : HUB_PAUSE_MAX_MS;
 }
 
-static void tell(const struct hub_topic *t, const struct pool_job *job) {
+static void tell(const struct hub_topic *t, const struct reader_job *job) {
     LOG(LOG_WARN, "could not read events for a stream: trying again",
         LOG_S(t->tenant_feed ? "tenantId" : "runId", t->id), LOG_S("error", str_c(job->err.msg)));
 }
@@ -217,7 +217,7 @@ static void begin_all(struct hub_topic *t) {
     }
 }
 
-static void on_topic_read(struct pool_job *base) {
+static void on_topic_read(struct reader_job *base) {
     struct hub_job *j = (struct hub_job *)base;
     struct hub_topic *t = j->topic;
     struct hub *hub = t->hub;
@@ -257,7 +257,7 @@ static void serve_one(struct hub_sub *sub, struct hub_job *j) {
     }
 }
 
-static void on_caught_up(struct pool_job *base) {
+static void on_caught_up(struct reader_job *base) {
     struct hub_job *j = (struct hub_job *)base;
     struct hub_topic *t = j->topic;
     struct hub *hub = t->hub;

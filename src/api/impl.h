@@ -87,7 +87,7 @@ struct call {
     struct append_rider rider;
     bool rode; /* the engine has committed it */
     /* Where it is. */
-    struct pool_job job;
+    struct reader_job job;
     struct share *reading; /* while it is at a reader */
     bool may_stop;         /* what it does there is long, and ends early when the server does */
     struct bridge_call change; /* at the ledger thread */
@@ -109,7 +109,7 @@ struct api {
     struct api_options options;
     struct engine *engine; /* the host's, and so is the ledger thread */
     struct bridge *bridge; /* the host's */
-    struct pool *pool;
+    struct readers *readers; /* the host's */
     struct hub *hub;
     struct auth *auth;
     struct limiter *limiter;  /* of requests; NULL: no limit */

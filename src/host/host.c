@@ -16,6 +16,7 @@
 #include "host/sweep.h"
 #include "ledger/access/access.h"
 #include "ledger/bridge.h"
+#include "ledger/readers.h"
 
 #define MEND_EVERY_NS ((int64_t)1000000000)
 
@@ -41,6 +42,7 @@ struct host {
     bool postgres;
     struct writer *writer;
     struct bridge *bridge; /* from this loop to the ledger thread and back */
+    struct readers *readers; /* lent to the API, too */
     struct ledger *reader;
     int64_t mended_ns; /* when it was reopened last; 0: never */
     struct executor *executor;
@@ -66,7 +68,7 @@ struct host {
 
 /* ---- to the ledger thread and back ---- */
 
-static void wake_loop(void *context) { /* on the ledger thread */
+static void wake_loop(void *context) { /* on the ledger thread, or a reader's */
     struct host *h = context;
     uv_async_send(&h->async);
 }
@@ -74,6 +76,7 @@ static void wake_loop(void *context) { /* on the ledger thread */
 static void on_async(uv_async_t *async) {
     struct host *h = async->data;
     if (h->bridge) bridge_deliver(h->bridge);
+    if (h->readers) readers_deliver(h->readers);
 }
 
 static void commit_done(struct bridge_call *call) {
@@ -369,6 +372,13 @@ static status open_store(struct host *h, struct error *err) {
     outbox_retries(ledger, h->options.effect_retries);
     st = writer_open(ledger, h->options.metrics, &h->writer, err);
     if (st == ST_OK) st = bridge_open(h->writer, wake_loop, h, &h->bridge, err);
+    struct readers_options readers = {.url = h->options.url,
+                                      .threads = HOST_READERS,
+                                      .queue_max = HOST_QUERIES_MAX,
+                                      .wake = wake_loop,
+                                      .context = h,
+                                      .metrics = h->options.metrics};
+    if (st == ST_OK) st = readers_open(&readers, &h->readers, err);
     return st == ST_OK ? ledger_open_reader(h->options.url, &h->reader, err) : st;
 }
 
@@ -553,6 +563,7 @@ str host_node(const struct host *h) { return h->node; }
 struct bridge *host_bridge(struct host *h) {
     return h->bridge;
 }
+struct readers *host_readers(struct host *h) { return h->readers; }
 int64_t host_node_no(const struct host *h) { return h->lease.node_no; }
 bool host_is_postgres(const struct host *h) { return h->postgres; }
 void host_wake_outbox(struct host *h) {
@@ -572,6 +583,7 @@ static status do_release(struct ledger *ledger, void *context, struct error *err
 static void on_closed(uv_handle_t *handle) {
     struct host *h = handle->data;
     if (--h->open_handles > 0) return;
+    readers_close(h->readers);
     bridge_close(h->bridge); /* only now: who borrowed it may have submitted until it was closed */
     if (h->look.host) arena_release(&h->look.arena);
     arena_release(&h->arena);
@@ -585,6 +597,7 @@ void host_close(struct host *h) {
     if (h->engine) engine_halt(h->engine);
     host_effects_halt(h->effects);
     bridge_halt(h->bridge);
+    readers_halt(h->readers);
     if (h->writer) {
         struct error ignored;
         struct writer_call release = {.task = do_release, .task_context = &h->lease};

@@ -53,6 +53,8 @@ enum {
     HOST_SQLITE_LEASE_MS = 30000,
     HOST_SQLITE_RENEW_MS = 10000,
     HOST_LOOK_MS = 250,
+    HOST_READERS = 2,        /* threads for queries from outside; one more is the host's own */
+    HOST_QUERIES_MAX = 1024, /* of those, waiting */
     HOST_PLANS_MAX = 128,
     HOST_TENANT_PLANS_MAX = HOST_PLANS_MAX / 2, /* of one tenant's runs */
     HOST_PLAN_TENANTS_MAX = 64,
@@ -86,6 +88,8 @@ struct writer *host_writer(struct host *host);
 str host_node(const struct host *host);        /* its name */
 /* To the ledger thread and back to the loop; lent until host_close(), which halts it. */
 struct bridge *host_bridge(struct host *host);
+/* To read the ledger without waiting on the loop; lent until host_close(), which halts them. */
+struct readers *host_readers(struct host *host);
 int64_t host_node_no(const struct host *host); /* of its lease */
 bool host_is_postgres(const struct host *host);
 /* There may be new effects, or some that were put back: the outbox looks now. */

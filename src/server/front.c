@@ -112,7 +112,6 @@ static status open_api(struct front *f, struct error *err) {
         .policy = {.issuer = settings->jwt_issuer, .audience = settings->jwt_audience},
         .rate = settings->rate,
         .other_writers = o->postgres,
-        .readers = o->world ? 0 : 1, /* a command that is asked now and then */
     };
     status st = read_jwks(f, &options.jwks, err);
     return st == ST_OK ? api_open(&options, &f->api, err) : st;
