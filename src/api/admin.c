@@ -257,6 +257,8 @@ static const struct field archive_fields[] = {
 
 static void archive_over(struct call *c) { c->api->archiving = false; }
 
+/* Alone, not in a group: it moves thousands of rows, and nobody else's commit shall wait for that or
+ * fail with it. */
 static status archive_lot(struct call *c, struct ledger *ledger, struct error *err) {
     struct admin_call *a = c->own;
     return ledger_archive_lot(ledger, &a->archive, &a->at, err);

@@ -7,8 +7,8 @@
 struct signal_call {
     struct signal signal;
     struct run_info info;
-    bool elsewhere;              /* another process carries the run out */
-    struct append_result result; /* of a checkpoint */
+    struct host_signal *post;              /* to another process, which carries the run out */
+    struct checkpoint_request *checkpoint; /* to be appended */
 };
 
 #define AT(member) FIELD(struct signal_call, signal.member)
@@ -29,10 +29,30 @@ static const struct field retry_fields[] = {STEP(true), ID, REASON};
 
 static void answer_signal(struct call *c) { call_answer(c, 202); }
 
-/* The run's node is told through the ledger. */
-static status post_elsewhere(struct call *c, struct ledger *ledger, struct error *err) {
+/* ---- the run's node is another process: it is told through the ledger ---- */
+
+static status prepare_post(struct call *c, struct ledger *reader, struct error *err) {
     struct signal_call *s = c->own;
-    return host_post_signal(ledger, s->info.run_id, &s->signal, call_actor(c), &c->rider, err);
+    return host_prepare_signal(reader, s->info.run_id, &s->signal, call_actor(c), &c->rider,
+                               &c->arena, &s->post, err);
+}
+
+static void posted(struct call *c) {
+    struct signal_call *s = c->own;
+    if (s->post->result.code == ST_OK)
+        call_answer(c, 202);
+    else
+        call_fail(c, s->post->result.err);
+}
+
+static void post_elsewhere(struct call *c) {
+    struct signal_call *s = c->own;
+    if (s->post->request.count == 0) {
+        call_ride(c, answer_signal);
+        return;
+    }
+    c->change = (struct bridge_call){.write.request = s->post->request};
+    call_append(c, posted);
 }
 
 static void on_signalled(void *context, status code, const struct error *err) {
@@ -41,7 +61,7 @@ static void on_signalled(void *context, status code, const struct error *err) {
     bool elsewhere =
         code == ST_CONFLICT && err->reason == REASON_RUN_ELSEWHERE && c->api->options.other_writers;
     if (elsewhere) {
-        call_alone(c, post_elsewhere, answer_signal);
+        call_read(c, prepare_post, post_elsewhere);
         return;
     }
     if (code != ST_OK) {
@@ -146,17 +166,16 @@ static void put_checkpoint(struct call *c, const struct append_result *r) {
     view_write(&view_checkpoint, r, &c->out);
 }
 
-static status make_checkpoint(struct call *c, struct ledger *ledger, struct error *err) {
+static status prepare_checkpoint(struct call *c, struct ledger *reader, struct error *err) {
     struct signal_call *s = c->own;
-    struct append_result *r = &s->result;
     char text[UUID_TEXT_LEN];
     uuid id = uuid_v4();
     uuid_format(id, text);
+    buf_clear(&c->out);
     buf_put(&c->out, str_n(text, sizeof(text)));
     const struct append_rider *riders = call_riders(c, s->info.run_id, STR_NONE, 201, false);
-    status st = ledger_checkpoint_as(ledger, s->info.run_id, id, riders, r, &c->arena, err);
-    if (st == ST_OK) put_checkpoint(c, r);
-    return st;
+    return ledger_prepare_checkpoint(reader, s->info.run_id, id, riders, &c->arena, &s->checkpoint,
+                                     err);
 }
 
 static status find_checkpoint(struct call *c, struct ledger *reader, struct error *err) {
@@ -180,8 +199,26 @@ static void answer_checkpoint(struct call *c) {
     call_answer(c, 201);
 }
 
-static void change_checkpoint(struct call *c) {
-    call_alone(c, make_checkpoint, answer_checkpoint);
+static void checkpoint_appended(struct call *c) {
+    struct signal_call *s = c->own;
+    const struct append_result *r = &s->checkpoint->result;
+    if (r->code != ST_OK) {
+        call_fail(c, r->err);
+        return;
+    }
+    put_checkpoint(c, r);
+    answer_checkpoint(c);
+}
+
+static void append_checkpoint(struct call *c) {
+    struct signal_call *s = c->own;
+    c->change = (struct bridge_call){.write.request = s->checkpoint->request};
+    call_append(c, checkpoint_appended);
+}
+
+static status find_and_prepare(struct call *c, struct ledger *reader, struct error *err) {
+    status st = find_run(c, reader, err);
+    return st == ST_OK ? prepare_checkpoint(c, reader, err) : st;
 }
 
 /* Another node made the same checkpoint at the same time, and its event was first. */
@@ -189,7 +226,7 @@ static void checkpoint_found(struct call *c) {
     if (c->out.len > 0)
         answer_checkpoint(c);
     else
-        change_checkpoint(c);
+        call_read(c, prepare_checkpoint, append_checkpoint);
 }
 
 static void post_checkpoint(struct call *c) {
@@ -202,7 +239,7 @@ static void post_checkpoint(struct call *c) {
     } else if (c->before) {
         call_read(c, find_checkpoint, checkpoint_found);
     } else {
-        call_read(c, find_run, change_checkpoint);
+        call_read(c, find_and_prepare, append_checkpoint);
     }
 }
 

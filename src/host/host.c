@@ -647,43 +647,48 @@ static status signal_item(const struct run_info *info, const struct signal *sign
     return st;
 }
 
-status host_post_signal(struct ledger *ledger, str run_id, const struct signal *given, str actor,
+status host_prepare_signal(struct ledger *reader, str run_id, const struct signal *given, str actor,
+                           const struct append_rider *riders, struct arena *arena,
+                           struct host_signal **out, struct error *err) {
+    struct run_info info = {0};
+    struct signal signal = *given;
+    struct host_signal *s = arena_try(arena, sizeof(*s));
+    if (!s) return error_set(err, ST_RETRY, "host: out of memory");
+    status st = signal_validate(&signal, err);
+    if (st == ST_OK) st = ledger_find_run(reader, run_id, arena, &info, err);
+    if (st == ST_NOT_FOUND)
+        return error_at(err, REASON_RUN_NOT_FOUND, "", "there is no run \"%.*s\"", STR_ARG(run_id));
+    if (st != ST_OK) return st;
+    *out = s;
+    s->request = (struct append_request){
+        .atomic = true, .results = &s->result, .arena = arena, .claim = &s->wake, .riders = riders};
+    if (run_is_final(info.head.status)) {
+        if (signal.kind == SIGNAL_CANCEL) return ST_OK;
+        return error_at(err, REASON_RUN_FINISHED, "", "the run is %s",
+                        run_status_name(info.head.status));
+    }
+    s->wake.act = CLAIM_WAKE;
+    s->request.items = &s->item;
+    s->request.count = 1;
+    return signal_item(&info, &signal, actor, arena, &s->item, err);
+}
+
+status host_post_signal(struct ledger *ledger, str run_id, const struct signal *signal, str actor,
                         const struct append_rider *riders, struct error *err) {
     struct arena arena;
-    struct run_info info = {0};
-    struct append_item item = {0};
-    struct append_result result = {0};
-    struct signal signal = *given;
-    struct run_claim wake = {.act = CLAIM_WAKE};
+    struct host_signal *s = NULL;
     arena_init(&arena, 4096, (size_t)4 * 1024 * 1024);
-    status st = signal_validate(&signal, err);
-    if (st == ST_OK) st = ledger_find_run(ledger, run_id, &arena, &info, err);
-    if (st == ST_NOT_FOUND)
-        st = error_at(err, REASON_RUN_NOT_FOUND, "", "there is no run \"%.*s\"", STR_ARG(run_id));
-    if (st == ST_OK && run_is_final(info.head.status)) {
-        if (signal.kind != SIGNAL_CANCEL)
-            st = error_at(err, REASON_RUN_FINISHED, "", "the run is %s",
-                          run_status_name(info.head.status));
-        if (st == ST_OK) st = access_ride(ledger, riders, err);
-        goto out;
-    }
-    if (st == ST_OK) st = signal_item(&info, &signal, actor, &arena, &item, err);
-    if (st == ST_OK) {
-        struct append_request request = {.items = &item,
-                                         .count = 1,
-                                         .atomic = true,
-                                         .results = &result,
-                                         .arena = &arena,
-                                         .claim = &wake,
-                                         .riders = riders};
-        struct append_request *requests[] = {&request};
-        st = ledger_append(ledger, requests, 1, err);
-        if (st == ST_OK && result.code != ST_OK) {
-            *err = *result.err;
-            st = result.code;
+    status st = host_prepare_signal(ledger, run_id, signal, actor, riders, &arena, &s, err);
+    if (st == ST_OK && s->request.count == 0) {
+        st = access_ride(ledger, riders, err);
+    } else if (st == ST_OK) {
+        struct append_request *all[] = {&s->request};
+        st = ledger_append(ledger, all, 1, err);
+        if (st == ST_OK && s->result.code != ST_OK) {
+            *err = *s->result.err;
+            st = s->result.code;
         }
     }
-out:
     arena_release(&arena);
     return st;
 }

@@ -104,5 +104,18 @@ void host_close(struct host *host);
 /* A signal from a process that drives nothing: recorded, and the run's node is woken. PostgreSQL
  * only (on SQLite the folder's lock says who may write). The riders, or NULL, are committed with
  * it. */
+struct host_signal {
+    struct append_request request; /* no items: the run is over already, and there is nothing to say */
+    struct append_item item;
+    struct append_result result;
+    struct run_claim wake;
+};
+/* Reads what it needs, on any reader, and makes the request that is then to be appended. It and what
+ * it needs are in the arena. */
+MUST_CHECK status host_prepare_signal(struct ledger *reader, str run_id,
+                                      const struct signal *signal, str actor,
+                                      const struct append_rider *riders, struct arena *arena,
+                                      struct host_signal **out, struct error *err);
+/* Does all of it. */
 MUST_CHECK status host_post_signal(struct ledger *ledger, str run_id, const struct signal *signal,
                                    str actor, const struct append_rider *riders, struct error *err);

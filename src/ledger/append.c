@@ -104,12 +104,12 @@ static status write_group(struct group *g, struct error *err) {
             db_bulk_text(l->ins_alert, str_c(r->bad.attempted));
         }
         if (st == ST_OK && r->ref) st = insert_ref(l, r, err);
+        if (st == ST_OK && r->checkpoint)
+            st = checkpoint_insert(l, r->checkpoint, r->row.persisted_us, err);
         if (r->tenant->seq == seq) queue_tenant(l, r->tenant); /* the end of its chain */
     }
     if (st == ST_OK) st = project_flush(l, err);
     if (st == ST_OK) st = rejections_forget(g, err);
-    if (st == ST_OK && l->checkpoint && g->count > 0)
-        st = checkpoint_insert(l, l->checkpoint, g->rows[0].row.persisted_us, err);
     mark_written(g);
     return st;
 }
@@ -143,13 +143,14 @@ static void log_alerts(const struct group *g) {
     }
 }
 
-/* A finished run whose effects are done has no more events to come: its place in the cache is for
- * one that has. */
+/* A run that ends and has no effect under way has no more events to come: its place in the cache is
+ * for one that has. But one that effects are requested on after its end stays, as long as others do
+ * not need the room: the next request would have to replay all of it. */
 static void drop_finished(struct group *g) {
     for (size_t i = 0; i < g->count; i++) {
         struct group_row *r = &g->rows[i];
         const struct run_head *head = &r->entry->run.head;
-        if (run_is_final(head->status) && r->entry->effects.open == 0 &&
+        if (run_is_final(head->status) && r->entry->effects.open == 0 && !r->is_effect &&
             head->last_seq == pos_seq(r->row.pos))
             cache_drop(&g->l->cache, r->entry);
     }
@@ -394,7 +395,6 @@ status ledger_stage(struct ledger *l, struct append_request *const *reqs, size_t
                     struct error *err) {
     ASSERT(l->writer);
     ASSERT(!l->is_staged);
-    ASSERT(!l->checkpoint);
     ASSERT(count_members(reqs, n) == 0);
     struct tenant *beside = l->is_under_way ? may_go_beside(l, reqs, n) : NULL;
     if (count_items(reqs, n) == 0 || l->lot_is_full || (l->is_under_way && !beside))

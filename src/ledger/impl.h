@@ -138,6 +138,7 @@ struct group_row {
     struct run_undo undo;
     struct transition bad;
     struct provider_ref *ref;
+    const struct run_checkpoint *checkpoint; /* to be stored with it, or NULL */
     uint8_t old_head[SHA256_LEN]; /* the tenant's before this row */
     int64_t old_persisted_us, old_moved_seq;
     uint32_t effect; /* of an EFFECT fact: its place among the run's, and what it was before */
@@ -166,11 +167,6 @@ status group_moved(struct error *err); /* ST_CONFLICT: not beside a commit, but 
 
 /* ---- the handle ---- */
 
-struct checkpoint {
-    int64_t run_no, index, seq;
-    str data;
-};
-
 struct ledger {
     struct db *db;
     const atomic_bool *stop; /* ledger_stop_on(); or NULL */
@@ -189,7 +185,6 @@ struct ledger {
     struct db_bulk *ins_event, *ins_run, *ins_state, *upd_state, *ins_step, *upd_step, *ins_alert;
     struct db_bulk *ins_lease, *upd_lease, *del_lease, *ins_receipt, *ins_audit, *upd_tenant, *ins_lot;
     struct db_bulk *ins_effect, *upd_effect;
-    const struct checkpoint *checkpoint; /* to be stored with the group's event, or NULL */
     struct group staged, under_way;      /* the group being made; the one whose commit was sent */
     bool is_staged, is_under_way;
     bool in_member; /* the body of a group's member runs */
@@ -328,7 +323,7 @@ size_t project_queued(struct ledger *l); /* rows that wait for the flush */
 void project_clear(struct ledger *l);    /* forgets what is queued */
 MUST_CHECK status project_flush(struct ledger *l, struct error *err);
 
-MUST_CHECK status checkpoint_insert(struct ledger *l, const struct checkpoint *c,
+MUST_CHECK status checkpoint_insert(struct ledger *l, const struct run_checkpoint *c,
                                     int64_t created_us, struct error *err);
 
 /* Reduces a run's events in order: calls `on_bad` for each forbidden one. With `seen`, also

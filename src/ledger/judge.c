@@ -587,5 +587,9 @@ static const struct append_rider *riders_of(const struct append_request *req) {
 status group_take(struct group *g, struct append_request *req, struct error *err) {
     status st = process_items(g, req, err);
     if (st == ST_OK && req->riders) st = riders_queue(g->l, riders_of(req), g->now_us, err);
+    ASSERT(!req->checkpoint || req->count == 1);
+    if (req->checkpoint && st == ST_OK && req->results[0].code == ST_OK &&
+        !req->results[0].duplicate)
+        g->rows[g->count - 1].checkpoint = req->checkpoint;
     return st == ST_OK ? send_ahead(g, err) : st;
 }

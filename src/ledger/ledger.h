@@ -131,6 +131,13 @@ struct ledger_member {
     bool left_out;     /* the ledger's: it has failed alone, and the group is made without it */
 };
 
+/* The state of a run at one of its events, stored with the RunCheckpointCreated event that a request
+ * appends: see ledger_prepare_checkpoint(). */
+struct run_checkpoint {
+    int64_t run_no, index, seq;
+    str data; /* JSON */
+};
+
 struct append_request {
     struct append_item *items;
     size_t count; /* at most BATCH_EVENTS_MAX */
@@ -145,6 +152,7 @@ struct append_request {
     const struct append_rider *riders;
     /* Written instead if all items are duplicates; NULL: the same. */
     const struct append_rider *riders_again;
+    const struct run_checkpoint *checkpoint; /* stored if the only item is; or NULL */
 };
 
 /* Commits all requests, members included, as one transaction and in this order. ST_OK: it is durable, and every result is filled.
@@ -175,11 +183,18 @@ MUST_CHECK status ledger_fact(const struct event *run_ids, enum event_type type,
  * transaction. */
 MUST_CHECK status ledger_checkpoint(struct ledger *ledger, str run_id, struct append_result *result,
                                     struct arena *arena, struct error *err);
-/* The same with an eventId of the caller's choice, and riders (or NULL) in that transaction. */
-MUST_CHECK status ledger_checkpoint_as(struct ledger *ledger, str run_id, uuid event_id,
-                                       const struct append_rider *riders,
-                                       struct append_result *result, struct arena *arena,
-                                       struct error *err);
+/* The same in two steps: all the reading, which any reader can do, and the request that is then
+ * appended in a group with others; riders, or NULL, in that transaction. If it comes back as a
+ * duplicate, another one was made at the same time. *out is in the arena, and so is what it needs. */
+struct checkpoint_request {
+    struct append_request request;
+    struct append_item item;
+    struct append_result result;
+    struct run_checkpoint checkpoint;
+};
+MUST_CHECK status ledger_prepare_checkpoint(struct ledger *reader, str run_id, uuid event_id,
+                                            const struct append_rider *riders, struct arena *arena,
+                                            struct checkpoint_request **out, struct error *err);
 
 /* ---- reading ---- */
 

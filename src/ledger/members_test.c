@@ -380,3 +380,86 @@ TEST_DB(members_are_acknowledged_by_the_commit_alone) {
     ledger_close(l);
     arena_release(&arena);
 }
+
+/* ---- effects on a run that is over ---- */
+
+static status add_row(struct ledger *l, enum event_type type, int64_t n, struct arena *arena,
+                      struct error *err) {
+    struct append_result result = {0};
+    struct append_item item = {.event = {.type = type,
+                                         .type_name = type == EVENT_UNKNOWN
+                                                          ? STR("RunNoted")
+                                                          : event_type_info(type)->name,
+                                         .run_id = STR("r"),
+                                         .tenant_id = STR("t"),
+                                         .project_id = STR("p"),
+                                         .environment_id = STR("e"),
+                                         .plan_id = STR("pl"),
+                                         .plan_version = STR("1"),
+                                         .engine_attempt = 1,
+                                         .event_id = uuid_v4(),
+                                         .logical_attempt = n}};
+    struct append_request request = {
+        .items = &item, .count = 1, .results = &result, .arena = arena};
+    struct append_request *all[] = {&request};
+    event_key_derive(&item.event, item.event.key);
+    status st = event_validate(&item.event, err);
+    if (st == ST_OK) st = ledger_append(l, all, 1, err);
+    return st == ST_OK ? result.code : st;
+}
+
+static status ask_effect(struct ledger *l, int n, struct arena *arena, struct error *err) {
+    struct append_result result = {0};
+    struct append_item item = {0};
+    struct event ids = {.run_id = STR("r"),
+                        .tenant_id = STR("t"),
+                        .project_id = STR("p"),
+                        .environment_id = STR("e"),
+                        .plan_id = STR("pl"),
+                        .plan_version = STR("1"),
+                        .engine_attempt = 1};
+    char id[UUID_TEXT_LEN];
+    char data[512];
+    uuid_format(uuid_v4(), id);
+    int len = snprintf(data, sizeof(data),
+                       "{\"effect_id\":\"%.36s\",\"run_id\":\"%.36s\",\"effect_type\":\"X\","
+                       "\"idempotency_key\":\"k%d\",\"max_retries\":0,\"base_delay_ms\":1,"
+                       "\"payload\":{\"idempotency_key\":\"k%d\"}}",
+                       id, id, n, n);
+    status st = ledger_fact(&ids, EVENT_EFFECT_REQUESTED, str_n(id, UUID_TEXT_LEN), 1,
+                            str_n(data, (size_t)len), &item, err);
+    struct append_request request = {
+        .items = &item, .count = 1, .atomic = true, .results = &result, .arena = arena};
+    struct append_request *all[] = {&request};
+    if (st == ST_OK) st = ledger_append(l, all, 1, err);
+    if (st == ST_OK && result.code != ST_OK) *err = *result.err;
+    return st == ST_OK ? result.code : st;
+}
+
+/* A finished run is replayed for the first effect that is requested on it, and not again for each
+ * one that follows: it stays in memory. */
+TEST(members_effects_on_a_finished_run_replay_it_once) {
+    enum { HISTORY = 300 };
+    struct faults f = {.url = test_db_url("sqlite")};
+    struct error err = {0};
+    struct ledger *l = NULL;
+    struct arena arena;
+    int64_t calls[3];
+    log_setup(2, false, LOG_OFF);
+    arena_init(&arena, 4096, SIZE_MAX);
+    CHECK(ledger_open_with(connect_faulty, &f, NULL, &l, &err) == ST_OK, "%s", err.msg);
+    CHECK(add_row(l, EVENT_RUN_QUEUED, 1, &arena, &err) == ST_OK, "%s", err.msg);
+    CHECK(add_row(l, EVENT_RUN_STARTED, 1, &arena, &err) == ST_OK, "%s", err.msg);
+    for (int64_t n = 1; n <= HISTORY; n++)
+        CHECK(add_row(l, EVENT_UNKNOWN, n, &arena, &err) == ST_OK, "%s", err.msg);
+    CHECK(add_row(l, EVENT_RUN_COMPLETED, 1, &arena, &err) == ST_OK, "%s", err.msg);
+    for (int n = 0; n < 3; n++) {
+        db_faulty_fail_at(f.db, -1, false); /* counts anew */
+        CHECK(ask_effect(l, n, &arena, &err) == ST_OK, "%s", err.msg);
+        calls[n] = db_faulty_calls(f.db);
+    }
+    CHECK(calls[0] > HISTORY, "%lld", (long long)calls[0]); /* each row of its history is a step */
+    CHECK(calls[1] < 50 && calls[2] < 50, "%lld, %lld", (long long)calls[1], (long long)calls[2]);
+    ledger_close(l);
+    arena_release(&arena);
+}

@@ -218,9 +218,9 @@ TEST_DB(care_stats_count) {
 }
 
 /* What travels with a checkpoint is in its transaction; the event has the id that was asked for. */
-TEST_DB(care_checkpoint_takes_riders_along) {
+TEST_DB(checkpoint_takes_riders_along) {
     struct fixture c;
-    struct append_result res;
+    struct checkpoint_request *made = NULL;
     struct error err = {0};
     struct receipt found;
     uuid id = uuid_v4();
@@ -229,12 +229,15 @@ TEST_DB(care_checkpoint_takes_riders_along) {
     struct append_rider rider = {.receipt = &receipt};
     fixture_open(&c, url);
     fixture_put(&c, fixture_item("RunStarted", "r", NULL, 1));
-    CHECK(ledger_checkpoint_as(c.ledger, STR("no"), id, &rider, &res, &c.arena, &err) ==
+    CHECK(ledger_prepare_checkpoint(c.ledger, STR("no"), id, &rider, &c.arena, &made, &err) ==
           ST_NOT_FOUND);
     CHECK(receipt_find(c.ledger, STR("ann"), STR("k"), &c.arena, &found, &err) == ST_NOT_FOUND);
-    CHECK(ledger_checkpoint_as(c.ledger, STR("r"), id, &rider, &res, &c.arena, &err) == ST_OK, "%s",
-          err.msg);
-    CHECK(uuid_eq(res.event_id, id) && res.run_seq == 2);
+    CHECK(ledger_prepare_checkpoint(c.ledger, STR("r"), id, &rider, &c.arena, &made, &err) == ST_OK,
+          "%s", err.msg);
+    struct append_request *all[] = {&made->request};
+    CHECK(ledger_append(c.ledger, all, 1, &err) == ST_OK, "%s", err.msg);
+    CHECK(made->result.code == ST_OK && uuid_eq(made->result.event_id, id) &&
+          made->result.run_seq == 2);
     CHECK(receipt_find(c.ledger, STR("ann"), STR("k"), &c.arena, &found, &err) == ST_OK &&
           str_eq(found.body, STR("the id")));
     fixture_close(&c);

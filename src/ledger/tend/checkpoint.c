@@ -20,7 +20,7 @@ static status next_checkpoint(struct ledger *l, int64_t run_no, int64_t *index, 
     return st;
 }
 
-status checkpoint_insert(struct ledger *l, const struct checkpoint *c, int64_t created_us,
+status checkpoint_insert(struct ledger *l, const struct run_checkpoint *c, int64_t created_us,
                          struct error *err) {
     struct db_stmt *ins = NULL;
     status st =
@@ -66,43 +66,48 @@ static status checkpoint_event(const struct run_info *info, int64_t index, uuid 
     return ST_OK;
 }
 
-status ledger_checkpoint_as(struct ledger *l, str run_id, uuid event_id,
-                            const struct append_rider *riders, struct append_result *result,
-                            struct arena *arena, struct error *err) {
+status ledger_prepare_checkpoint(struct ledger *l, str run_id, uuid event_id,
+                                 const struct append_rider *riders, struct arena *arena,
+                                 struct checkpoint_request **out, struct error *err) {
     struct run_info info;
     struct run run;
-    struct checkpoint c = {0};
-    struct append_item item = {0};
     struct buf data;
+    struct checkpoint_request *r = arena_try(arena, sizeof(*r));
+    if (!r) return ledger_no_memory(err);
+    struct run_checkpoint *c = &r->checkpoint;
     buf_init(&data, CHECKPOINT_BYTES_MAX);
     status st = ledger_find_run(l, run_id, arena, &info, err);
     if (st == ST_OK) st = ledger_replay(l, run_id, 0, true, arena, &run, NULL, err);
-    if (st == ST_OK) st = next_checkpoint(l, info.run_no, &c.index, err);
-    if (st == ST_OK) st = checkpoint_event(&info, c.index, event_id, arena, &item.event, err);
+    if (st == ST_OK) st = next_checkpoint(l, info.run_no, &c->index, err);
+    if (st == ST_OK) st = checkpoint_event(&info, c->index, event_id, arena, &r->item.event, err);
     if (st == ST_OK) {
+        c->run_no = info.run_no;
+        c->seq = run.head.last_seq;
         run_state_json(&run, &data);
-        if (data.full) st = error_set(err, ST_RETRY, "ledger: out of memory for a checkpoint");
-    }
-    if (st == ST_OK) {
-        c.run_no = info.run_no;
-        c.seq = run.head.last_seq;
-        c.data = buf_str(&data);
-        struct append_request req = {
-            .items = &item, .count = 1, .results = result, .arena = arena, .riders = riders};
-        struct append_request *reqs[] = {&req};
-        l->checkpoint = &c; /* goes into the same transaction, if the event does */
-        st = ledger_append(l, reqs, 1, err);
-        l->checkpoint = NULL;
-        if (st == ST_OK && result->code != ST_OK) {
-            *err = *result->err;
-            st = result->code;
-        }
+        if (data.full || !arena_try_str(arena, buf_str(&data), &c->data))
+            st = error_set(err, ST_RETRY, "ledger: out of memory for a checkpoint");
     }
     buf_release(&data);
-    return st;
+    if (st != ST_OK) return st;
+    r->request = (struct append_request){.items = &r->item,
+                                         .count = 1,
+                                         .results = &r->result,
+                                         .arena = arena,
+                                         .riders = riders,
+                                         .checkpoint = c};
+    *out = r;
+    return ST_OK;
 }
 
 status ledger_checkpoint(struct ledger *l, str run_id, struct append_result *result,
                          struct arena *arena, struct error *err) {
-    return ledger_checkpoint_as(l, run_id, uuid_v4(), NULL, result, arena, err);
+    struct checkpoint_request *r = NULL;
+    status st = ledger_prepare_checkpoint(l, run_id, uuid_v4(), NULL, arena, &r, err);
+    if (st != ST_OK) return st;
+    struct append_request *all[] = {&r->request};
+    st = ledger_append(l, all, 1, err);
+    if (st != ST_OK) return st;
+    *result = r->result;
+    if (result->code != ST_OK) *err = *result->err;
+    return result->code;
 }
