@@ -82,9 +82,33 @@ static void mark_written(struct group *g) {
     }
 }
 
+/* What must be true of a group before its commit, whatever it was made of: every tenant's rows go
+ * on where the one before them ends, in number and in hash, and end where the tenant now does. */
+static void group_check(const struct group *g) {
+    ASSERT(g->count <= g->items);
+    ASSERT(g->queued == g->count); /* no row is left behind */
+    for (size_t i = 0; i < g->count; i++) {
+        const struct group_row *r = &g->rows[i];
+        const struct group_row *before = i > 0 ? &g->rows[i - 1] : NULL;
+        int64_t seq = pos_seq(r->row.pos);
+        ASSERT(pos_tenant(r->row.pos) == r->tenant->tenant_no);
+        ASSERT(seq <= r->tenant->seq && seq <= r->entry->run.head.last_seq);
+        ASSERT(r->row.persisted_us >= r->old_persisted_us);
+        ASSERT(r->result->code == ST_OK && r->result->seq == seq);
+        if (!before || before->tenant != r->tenant) continue;
+        ASSERT(seq == pos_seq(before->row.pos) + 1);
+        ASSERT(memcmp(r->old_head, before->hash, SHA256_LEN) == 0);
+    }
+    if (g->count == 0) return;
+    const struct group_row *last = &g->rows[g->count - 1];
+    ASSERT(pos_seq(last->row.pos) == last->tenant->seq);
+    ASSERT(memcmp(last->hash, last->tenant->head, SHA256_LEN) == 0);
+}
+
 /* A run or step is written where its newest event stands, so each row goes out once. */
 static status write_group(struct group *g, struct error *err) {
     struct ledger *l = g->l;
+    group_check(g);
     status st = ST_OK;
     for (size_t i = 0; i < g->count && st == ST_OK; i++) {
         struct group_row *r = &g->rows[i];
@@ -207,9 +231,9 @@ static status run_member(struct group *g, struct ledger_member *m, struct error 
     if (m->left_out) return ST_OK;
     int64_t changed = db_changed_rows(l->db);
     size_t queued = project_queued(l);
-    l->in_member = true;
+    ledger_move(l, LEDGER_IN_MEMBER);
     m->code = m->body(l, m->context, &why);
-    l->in_member = false;
+    ledger_move(l, LEDGER_MAKING);
     if (ledger_refused(m->code, &why)) { /* and nothing stays of it */
         ASSERT(db_changed_rows(l->db) == changed);
         ASSERT(project_queued(l) == queued);
@@ -282,14 +306,13 @@ static void seal_lots(struct ledger *l) {
     if (lots_seal(l, &err) == ST_OK) return;
     LOG(LOG_WARN, "could not seal a lot of event ids", LOG_S("error", str_c(err.msg)));
     forget(l);
-    l->broken = true;
+    ledger_break(l);
 }
 
 status ledger_append(struct ledger *l, struct append_request *const *reqs, size_t n,
                      struct error *err) {
     ASSERT(l->writer);
-    ASSERT(!l->is_under_way);
-    ASSERT(!l->in_member);
+    ASSERT(l->state == LEDGER_IDLE || l->state == LEDGER_BROKEN);
     if (count_items(reqs, n) + count_members(reqs, n) == 0) return ST_OK;
     status st = ST_OK;
     for (int tries = 0; tries < GROUP_TRIES_MAX;) {
@@ -297,7 +320,9 @@ status ledger_append(struct ledger *l, struct append_request *const *reqs, size_
         st = ledger_usable(l, err);
         if (st != ST_OK) return st;
         *err = (struct error){0};
+        ledger_move(l, LEDGER_MAKING);
         st = append_once(l, reqs, n, &culprit, err);
+        ledger_move(l, LEDGER_IDLE);
         if (st == ST_OK) {
             cache_trim(&l->cache);
             if (l->lot_is_full) seal_lots(l);
@@ -313,7 +338,7 @@ status ledger_append(struct ledger *l, struct append_request *const *reqs, size_
         }
         if (st != ST_CONFLICT) break; /* a clash with another node: try again with fresh numbers */
     }
-    l->broken = true;
+    ledger_break(l);
     if (st == ST_CONFLICT) err->code = ST_RETRY;
     return error_wrap(err, "could not append");
 }
@@ -357,25 +382,28 @@ static void pause_for(struct ledger *l, int64_t ms) {
 
 /* Once, whoever asks first; ledger_settle() hands the outcome on. */
 static void settle_now(struct ledger *l) {
-    if (!l->is_under_way) return;
+    static const enum ledger_state without[LEDGER_STATES] = {
+        [LEDGER_COMMITTING] = LEDGER_IDLE,
+        [LEDGER_OVERLAPPING] = LEDGER_MAKING,
+        [LEDGER_OVERLAP_STAGED] = LEDGER_STAGED,
+    };
+    if (!ledger_commits(l)) return;
     l->outcome_why = (struct error){0};
     l->outcome = db_commit_wait(l->db, &l->outcome_why);
-    l->is_under_way = false;
     if (l->outcome == ST_OK) {
         group_stored(&l->under_way);
+        ledger_move(l, without[l->state]);
         return;
     }
     forget(l);
-    l->broken = true;
-    l->is_staged = false;
+    ledger_break(l); /* and with it the group that stands on it */
 }
 
 /* The staged group has failed. */
 static status unstage(struct ledger *l, struct error *err) {
     settle_now(l); /* before its runs go */
     forget(l);
-    l->broken = true;
-    l->is_staged = false;
+    ledger_break(l);
     if (l->staged.beside)
         LOG(LOG_WARN, "a group failed beside a commit, and is done again alone",
             LOG_S("error", str_c(err->msg)));
@@ -388,24 +416,27 @@ static void take_off_stage(struct ledger *l) {
     db_rollback(l->db);
     group_undo(&l->staged);
     l->pause_groups = PAUSE_GROUPS;
-    l->is_staged = false;
+    ledger_move(l, ledger_commits(l) ? LEDGER_COMMITTING : LEDGER_IDLE);
 }
 
 status ledger_stage(struct ledger *l, struct append_request *const *reqs, size_t n,
                     struct error *err) {
     ASSERT(l->writer);
-    ASSERT(!l->is_staged);
+    ASSERT(!ledger_has_staged(l));
     ASSERT(count_members(reqs, n) == 0);
-    struct tenant *beside = l->is_under_way ? may_go_beside(l, reqs, n) : NULL;
-    if (count_items(reqs, n) == 0 || l->lot_is_full || (l->is_under_way && !beside))
+    struct tenant *beside = ledger_commits(l) ? may_go_beside(l, reqs, n) : NULL;
+    if (count_items(reqs, n) == 0 || l->lot_is_full || (ledger_commits(l) && !beside))
         return error_set(err, ST_CONFLICT, "this group is to go alone");
-    status st = l->is_under_way ? ST_OK : ledger_usable(l, err);
+    status st = ledger_commits(l) ? ST_OK : ledger_usable(l, err);
     if (st != ST_OK) return st;
     *err = (struct error){0};
     if (!beside) cache_trim(&l->cache);
-    l->is_staged = true;
+    ledger_move(l, beside ? LEDGER_OVERLAPPING : LEDGER_MAKING);
     st = group_make(l, reqs, n, beside, &l->staged, err);
-    if (st == ST_OK) return ST_OK;
+    if (st == ST_OK) {
+        ledger_move(l, beside ? LEDGER_OVERLAP_STAGED : LEDGER_STAGED);
+        return ST_OK;
+    }
     bool begun = db_in_transaction(l->db);
     if (!beside || (begun && st != ST_CONFLICT && !db_was_too_early(l->db))) return unstage(l, err);
     if (!begun) {
@@ -436,10 +467,10 @@ static status take_turn(struct ledger *l, const struct group *g, struct error *e
 }
 
 status ledger_finish(struct ledger *l, struct error *err) {
-    ASSERT(!l->is_under_way);
+    ASSERT(!ledger_commits(l));
     struct group *g = &l->staged;
     *err = (struct error){0};
-    if (!l->is_staged) return error_set(err, ST_CONFLICT, "no group is staged any more");
+    if (!ledger_has_staged(l)) return error_set(err, ST_CONFLICT, "no group is staged any more");
     status st = g->beside ? take_turn(l, g, err) : ST_OK;
     if (st == ST_CONFLICT) {
         take_off_stage(l);
@@ -453,7 +484,6 @@ status ledger_finish(struct ledger *l, struct error *err) {
     l->kept = l->scratch; /* its rows live there */
     l->scratch = free;
     l->under_way = *g;
-    l->is_under_way = true;
-    l->is_staged = false;
+    ledger_move(l, LEDGER_COMMITTING);
     return ST_OK;
 }

@@ -167,6 +167,20 @@ status group_moved(struct error *err); /* ST_CONFLICT: not beside a commit, but 
 
 /* ---- the handle ---- */
 
+/* What a ledger is in the middle of; ledger_move() knows what may follow what. A commit that
+ * overlaps with the making of the next group: docs/decisions/0009-overlapping-commits.md. */
+enum ledger_state {
+    LEDGER_BROKEN,         /* connection and caches cannot be trusted: reopen before the next use */
+    LEDGER_IDLE,           /* nothing; a reader is never anything else */
+    LEDGER_MAKING,         /* a group, or another write transaction, is being made */
+    LEDGER_IN_MEMBER,      /* the same, and the body of one of its members runs */
+    LEDGER_STAGED,         /* a group is made and is to be committed */
+    LEDGER_COMMITTING,     /* a commit is under way */
+    LEDGER_OVERLAPPING,    /* the same, and the next group is being made */
+    LEDGER_OVERLAP_STAGED, /* the same, and the next group is made */
+    LEDGER_STATES,
+};
+
 struct ledger {
     struct db *db;
     const atomic_bool *stop; /* ledger_stop_on(); or NULL */
@@ -186,8 +200,7 @@ struct ledger {
     struct db_bulk *ins_lease, *upd_lease, *del_lease, *ins_receipt, *ins_audit, *upd_tenant, *ins_lot;
     struct db_bulk *ins_effect, *upd_effect;
     struct group staged, under_way;      /* the group being made; the one whose commit was sent */
-    bool is_staged, is_under_way;
-    bool in_member; /* the body of a group's member runs */
+    enum ledger_state state;
     struct arena kept; /* holds the rows of the group under way */
     status outcome;    /* of the last one that was, until ledger_settle() tells it */
     struct error outcome_why;
@@ -196,8 +209,18 @@ struct ledger {
     const struct outbox_sinks *sinks;   /* outbox_tell(); or NULL */
     const struct effect_retry *retries; /* outbox_retries(); or NULL */
     bool lot_is_full; /* some tenant has a lot to be sealed */
-    bool broken; /* the connection or its caches cannot be trusted: reopen before the next use */
 };
+
+void ledger_move(struct ledger *l, enum ledger_state to);
+static inline bool ledger_commits(const struct ledger *l) { /* a commit is under way */
+    return l->state >= LEDGER_COMMITTING;
+}
+static inline bool ledger_has_staged(const struct ledger *l) {
+    return l->state == LEDGER_STAGED || l->state == LEDGER_OVERLAP_STAGED;
+}
+/* Whatever it was doing: nothing in memory and no connection is good any more. Not while a commit is
+ * under way, whose outcome is to be learned first. */
+void ledger_break(struct ledger *l);
 
 /* ---- event rows ---- */
 

@@ -28,7 +28,7 @@ static const struct group_row *row_of_group(const struct group *g, int64_t pos) 
 /* Of this group, or of the one before it whose commit is under way. */
 static const struct group_row *pending_row(const struct group *g, int64_t pos) {
     const struct group_row *row = row_of_group(g, pos);
-    if (row || !g->l->is_under_way || g == &g->l->under_way) return row;
+    if (row || !ledger_commits(g->l) || g == &g->l->under_way) return row;
     return row_of_group(&g->l->under_way, pos);
 }
 

@@ -97,7 +97,7 @@ static status take_body(struct ledger *l, void *context, struct error *err) {
 
 status lease_take(struct ledger *l, str name, int64_t lease_ms, struct lease *out,
                   struct error *err) {
-    ASSERT(!l->in_member); /* two new nodes may want one number: then the transaction is tried again */
+    ASSERT(l->state != LEDGER_IN_MEMBER); /* it may have to be tried again, and a group is not its to try */
     struct take t = {.name = name, .lease_ms = lease_ms};
     status st = ST_CONFLICT;
     err->reason = REASON_NONE;

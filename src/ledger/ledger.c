@@ -43,12 +43,40 @@ status ledger_connect_now(struct ledger *l, struct error *err) {
     if (st == ST_OK) st = schema_migrate(l->db, err);
     if (st == ST_OK) st = project_open(l, err);
     if (st == ST_OK) st = count_rejections(l, err);
-    l->broken = st != ST_OK;
-    if (l->broken) {
+    ASSERT(l->state == LEDGER_BROKEN);
+    if (st == ST_OK) {
+        ledger_move(l, LEDGER_IDLE);
+    } else {
         db_close(l->db);
         l->db = NULL;
     }
     return st;
+}
+
+/* ---- states ---- */
+
+#define TO(state) (1u << (state))
+static const unsigned may_follow[LEDGER_STATES] = {
+    [LEDGER_BROKEN] = TO(LEDGER_IDLE),
+    [LEDGER_IDLE] = TO(LEDGER_MAKING) | TO(LEDGER_BROKEN),
+    [LEDGER_MAKING] = TO(LEDGER_IDLE) | TO(LEDGER_IN_MEMBER) | TO(LEDGER_STAGED) | TO(LEDGER_BROKEN),
+    [LEDGER_IN_MEMBER] = TO(LEDGER_MAKING),
+    [LEDGER_STAGED] = TO(LEDGER_IDLE) | TO(LEDGER_COMMITTING) | TO(LEDGER_BROKEN),
+    [LEDGER_COMMITTING] = TO(LEDGER_IDLE) | TO(LEDGER_OVERLAPPING) | TO(LEDGER_BROKEN),
+    /* A commit that ends well leaves the group that is being made, or is made, alone. */
+    [LEDGER_OVERLAPPING] = TO(LEDGER_COMMITTING) | TO(LEDGER_OVERLAP_STAGED) | TO(LEDGER_MAKING) |
+                           TO(LEDGER_BROKEN),
+    [LEDGER_OVERLAP_STAGED] = TO(LEDGER_STAGED) | TO(LEDGER_BROKEN),
+};
+
+void ledger_move(struct ledger *l, enum ledger_state to) {
+    ASSERT(l->state < LEDGER_STATES);
+    ASSERT(may_follow[l->state] & TO(to));
+    l->state = to;
+}
+
+void ledger_break(struct ledger *l) {
+    if (l->state != LEDGER_BROKEN) ledger_move(l, LEDGER_BROKEN);
 }
 
 int64_t ledger_now_us(const struct ledger *l) {
@@ -56,13 +84,13 @@ int64_t ledger_now_us(const struct ledger *l) {
 }
 
 status ledger_usable(struct ledger *l, struct error *err) {
-    ASSERT(!l->is_under_way);
-    status st = l->broken ? ledger_connect_now(l, err) : ST_OK;
+    ASSERT(!ledger_commits(l));
+    status st = l->state == LEDGER_BROKEN ? ledger_connect_now(l, err) : ST_OK;
     return st == ST_OK ? ST_OK : error_wrap(err, "could not reopen the ledger");
 }
 
 status ledger_has_read(struct ledger *l, status st) {
-    if (st == ST_RETRY && l->writer) l->broken = true;
+    if (st == ST_RETRY && l->writer) ledger_break(l);
     return st;
 }
 
@@ -73,18 +101,21 @@ bool ledger_refused(status st, const struct error *err) {
 
 status ledger_transact(struct ledger *l, ledger_body body, void *context, struct error *err) {
     ASSERT(l->writer);
-    if (l->in_member) return body(l, context, err);
+    if (l->state == LEDGER_IN_MEMBER) return body(l, context, err);
     status st = ledger_usable(l, err);
     if (st != ST_OK) return st;
     *err = (struct error){0};
     arena_reset(&l->scratch);
+    ledger_move(l, LEDGER_MAKING);
     st = db_begin(l->db, true, err);
     if (st == ST_OK) st = body(l, context, err);
     bool refused = ledger_refused(st, err);
     if (st == ST_OK) st = db_commit(l->db, err);
-    if (st == ST_OK) return ST_OK;
-    db_rollback(l->db);
-    if (!refused) l->broken = true;
+    if (st != ST_OK) db_rollback(l->db);
+    if (st == ST_OK || refused)
+        ledger_move(l, LEDGER_IDLE);
+    else
+        ledger_break(l);
     return st;
 }
 
@@ -193,6 +224,7 @@ status ledger_open_reader(str url, struct ledger **out, struct error *err) {
         ledger_close(l);
         return st;
     }
+    ledger_move(l, LEDGER_IDLE);
     *out = l;
     return ST_OK;
 }

@@ -110,7 +110,7 @@ status riders_queue(struct ledger *l, const struct append_rider *riders, int64_t
 status riders_write(struct ledger *l, const struct append_rider *riders, struct error *err) {
     if (!riders) return ST_OK;
     status st = riders_queue(l, riders, ledger_now_us(l), err);
-    if (l->in_member) return st;
+    if (l->state == LEDGER_IN_MEMBER) return st;
     if (st == ST_OK) st = db_bulk_flush(l->ins_receipt, err);
     if (st == ST_OK) st = db_bulk_flush(l->ins_audit, err);
     if (st != ST_OK) project_clear(l);

@@ -196,7 +196,7 @@ static status find_last(struct ledger *l, struct archive_at *at, struct error *e
 status ledger_archive_lot(struct ledger *l, const struct archive_request *request,
                           struct archive_at *at, struct error *err) {
     ASSERT(l->writer && !at->done);
-    ASSERT(!l->in_member);
+    ASSERT(l->state != LEDGER_IN_MEMBER);
     struct archiving a = {.request = request, .at = at, .last_pos = INT64_MAX};
     status st = ledger_usable(l, err);
     if (st == ST_OK && !at->begun)

@@ -83,8 +83,9 @@ static status rebuild_lots(struct walk *w, struct error *err) {
 status ledger_rebuild(struct ledger *l, ledger_progress progress, void *context, int64_t *runs,
                       struct error *err) {
     ASSERT(l->writer);
-    status st = l->broken ? ledger_connect_now(l, err) : ST_OK;
+    status st = ledger_usable(l, err);
     if (st != ST_OK) return st;
+    ledger_move(l, LEDGER_MAKING);
     struct verify_report report = {0};
     struct arena arena;
     arena_init(&arena, 4096, SIZE_MAX);
@@ -108,10 +109,12 @@ status ledger_rebuild(struct ledger *l, ledger_progress progress, void *context,
     if (st == ST_OK) st = db_commit(l->db, err);
     cache_clear(&l->cache);
     dict_clear(&l->dict);
-    if (st != ST_OK) {
+    if (st == ST_OK) {
+        ledger_move(l, LEDGER_IDLE);
+    } else {
         db_rollback(l->db);
         project_clear(l);
-        l->broken = true;
+        ledger_break(l);
     }
     arena_release(&arena);
     if (st == ST_OK && runs) *runs = job.runs;
