@@ -195,6 +195,27 @@ CAIRN_API cairn_status cairn_run_state(cairn_store *store, const char *run_id, i
                                        char **json, cairn_error *err);
 CAIRN_API void cairn_free(void *memory); /* NULL is fine */
 
+/* An EngineRunRef: how a run is named to whoever executes it. Members of another provider are NULL.
+ * CAIRN_INVALID with RUN_REF_INVALID when one is missing that the provider needs, CAIRN_CONFLICT
+ * with RUN_REF_MISMATCH when the ledger knows the run differently. */
+typedef struct cairn_run_ref {
+    const char *provider; /* "local", "temporal", "conductor" */
+    const char *run_id;   /* the ledger's */
+    const char *workflow_id;
+    const char *temporal_namespace; /* temporal */
+    const char *task_queue;         /* temporal; may be NULL */
+    const char *conductor_url;      /* conductor */
+} cairn_run_ref;
+
+/* cairn_find_run(), cairn_run_state() and cairn_read_run() of the run that a reference names. */
+CAIRN_API cairn_status cairn_find_run_ref(cairn_store *store, const cairn_run_ref *ref,
+                                          cairn_run *out, cairn_error *err);
+CAIRN_API cairn_status cairn_run_ref_state(cairn_store *store, const cairn_run_ref *ref, int64_t at,
+                                           char **json, cairn_error *err);
+CAIRN_API cairn_status cairn_read_run_ref(cairn_store *store, const cairn_run_ref *ref,
+                                          int64_t after, size_t limit, cairn_on_record on_record,
+                                          void *context, cairn_error *err);
+
 typedef struct cairn_verification {
     bool damaged;
     int64_t events; /* checked */

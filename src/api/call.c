@@ -4,6 +4,7 @@
 #include "api/impl.h"
 #include "base/log.h"
 #include "base/time.h"
+#include "ledger/reference.h"
 
 /* ---- answering ---- */
 
@@ -290,6 +291,14 @@ status call_find_run(struct call *c, struct ledger *reader, str run_id, struct r
     c->engine_attempt = out->head.engine_attempt;
     c->logical_attempt = 1;
     return ST_OK;
+}
+
+status call_find_ref(struct call *c, struct ledger *reader, const struct engine_run_ref *ref,
+                     struct run_info *out, struct error *err) {
+    status st = call_find_run(c, reader, ref->run_id, out, err);
+    if (st == ST_OK) st = run_ref_match(reader, out, ref, err);
+    if (st == ST_CONFLICT) error_under(err, "/engineRunRef");
+    return st;
 }
 
 status call_tenant(struct call *c, str asked, str *out, struct error *err) {

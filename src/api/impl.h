@@ -18,6 +18,7 @@
 #include "base/limits.h"
 #include "base/map.h"
 #include "core/run.h"
+#include "core/run_ref.h"
 #include "view/view.h"
 
 struct call;
@@ -190,6 +191,11 @@ void call_later(struct call *call, call_then then);
  * too. Fills the call's ids. */
 MUST_CHECK status call_find_run(struct call *call, struct ledger *reader, str run_id,
                                 struct run_info *out, struct error *err);
+/* The same for the run of a reference, with RUN_REF_MISMATCH when that says something else of it.
+ */
+MUST_CHECK status call_find_ref(struct call *call, struct ledger *reader,
+                                const struct engine_run_ref *ref, struct run_info *out,
+                                struct error *err);
 /* The tenant a request is about: `asked` if the caller may see it, the caller's own if STR_NONE;
  * STR_NONE for a caller of every tenant that asks for none. TENANT_NOT_FOUND. */
 MUST_CHECK status call_tenant(struct call *call, str asked, str *out, struct error *err);
@@ -259,6 +265,9 @@ int accept_choose(const struct call *call, const char *const *types);
 MUST_CHECK status query_none(struct call *call, struct error *err);
 #define FIELD(type, member) offsetof(type, member)
 #define NUMBER_MAX ((int64_t)9007199254740991) /* what JavaScript can count to */
+
+/* An EngineRunRef in the member "engineRunRef" of a body: RUN_REF_INVALID with its pointer. */
+MUST_CHECK status body_run_ref(yyjson_val *value, struct engine_run_ref *out, struct error *err);
 
 /* ---- cursor.c ---- */
 

@@ -171,6 +171,12 @@ status body_read(struct call *c, const struct field *fields, size_t count, void 
     return st == ST_OK ? object_read(root, "", fields, count, &c->arena, out, given, err) : st;
 }
 
+status body_run_ref(yyjson_val *value, struct engine_run_ref *out, struct error *err) {
+    status st = run_ref_read(value, out, err);
+    if (st == ST_INVALID) error_under(err, "/engineRunRef");
+    return st;
+}
+
 /* ---- queries ---- */
 
 static status take_param(struct call *c, const struct field *f, str text, void *to,

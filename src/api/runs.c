@@ -2,8 +2,8 @@
 #include "api/impl.h"
 #include "base/time.h"
 #include "core/plan_ref.h"
-#include "engine/run_ref.h"
 #include "engine/status.h"
+#include "ledger/reference.h"
 
 enum { LIST_MAX = 1000, LIST_DEFAULT = 50, SCAN_MAX = 5000 };
 
@@ -215,11 +215,7 @@ static status read_start(struct call *c, struct start *s, struct error *err) {
     if (st == ST_OK) st = one_plan(c, s, err);
     if (st == ST_OK && s->ref) {
         st = plan_ref_read(s->ref, &s->q.ref, err);
-        if (st != ST_OK) { /* it is a part of our document */
-            char where[ERROR_WHERE_MAX];
-            snprintf(where, sizeof(where), "/planRef%.80s", err->where);
-            memcpy(err->where, where, sizeof(where));
-        }
+        if (st != ST_OK) error_under(err, "/planRef");
     }
     if (st == ST_OK) st = call_tenant(c, s->q.tenant_id, &tenant, err);
     if (st != ST_OK) return st;
@@ -407,19 +403,25 @@ static void put_run_now(struct call *c, const struct run_info *info,
     json_object_end(&c->out);
 }
 
+static status load_found(struct call *c, struct ledger *reader, const struct run_info *info,
+                         struct error *err) {
+    struct run_snapshot snapshot = {0};
+    struct engine_run_ref ref;
+    status st = status_snapshot(reader, info->run_id, &c->arena, &snapshot, err);
+    if (st == ST_OK) st = run_ref_find(reader, info, &c->arena, &ref, err);
+    if (st == ST_OK) put_run_now(c, info, &snapshot, &ref);
+    return st;
+}
+
+/* c->own is set when the caller knows the answer already. */
 static status load_run(struct call *c, struct ledger *reader, struct error *err) {
     struct run_info info;
-    struct run_snapshot snapshot = {0};
     status st = call_find_run(c, reader, c->args[0], &info, err);
     if (st != ST_OK) return st;
     str tag = call_text(c, "\"%lld\"", (long long)info.head.last_seq); /* while there is room */
-    st = status_snapshot(reader, info.run_id, &c->arena, &snapshot, err);
-    if (st != ST_OK) return st;
-    call_header(c, "ETag", tag);
     c->own = str_eq(http_header(c->request, STR("If-None-Match")), tag) ? c : NULL;
-    struct engine_run_ref ref;
-    if (!c->own) st = run_ref_find(reader, &info, &c->arena, &ref, err);
-    if (st == ST_OK && !c->own) put_run_now(c, &info, &snapshot, &ref);
+    if (!c->own) st = load_found(c, reader, &info, err);
+    if (st == ST_OK) call_header(c, "ETag", tag);
     return st;
 }
 
@@ -431,6 +433,42 @@ static void get_run(struct call *c) {
         call_fail(c, &err);
     else
         call_read(c, load_run, answer_run);
+}
+
+/* ---- the same, by its reference ---- */
+
+struct status_query {
+    yyjson_val *value;
+    struct engine_run_ref ref;
+};
+static const struct field status_fields[] = {
+    {"engineRunRef", FIELD_VALUE, FIELD(struct status_query, value), true, 0, 0}};
+
+static status load_by_ref(struct call *c, struct ledger *reader, struct error *err) {
+    struct status_query *q = c->own;
+    struct run_info info;
+    status st = call_find_ref(c, reader, &q->ref, &info, err);
+    return st == ST_OK ? load_found(c, reader, &info, err) : st;
+}
+
+static void answer_status(struct call *c) { call_answer(c, 200); }
+
+static void status_known(struct call *c) {
+    (void)call_receipt(c, 200, true);
+    call_ride(c, answer_status);
+}
+
+static void post_status(struct call *c) {
+    struct error err = {0};
+    struct status_query *q = ARENA_NEW(&c->arena, struct status_query);
+    c->own = q;
+    status st = query_none(c, &err);
+    if (st == ST_OK) st = body_read(c, status_fields, COUNT_OF(status_fields), q, NULL, &err);
+    if (st == ST_OK) st = body_run_ref(q->value, &q->ref, &err);
+    if (st != ST_OK)
+        call_fail(c, &err);
+    else
+        call_read(c, load_by_ref, status_known);
 }
 
 struct state_query {
@@ -524,6 +562,7 @@ static const struct route routes[] = {
     {"GET", "/v1/runs", "run.list", READERS, 0, get_runs},
     {"GET", "/v1/runs/{runId}/state", "run.state", READERS, 0, get_state},
     {"GET", "/v1/runs/{runId}/explain", "run.explain", READERS, 0, get_explanation},
+    {"POST", "/v1/run-refs/status", "run.get", READERS | ROLE_PRODUCER, 0, post_status},
     {"GET", "/v1/resolve", "run.resolve", READERS | ROLE_PRODUCER, 0, get_resolve},
 };
 const struct route_table run_routes = {routes, COUNT_OF(routes)};

@@ -6,6 +6,8 @@
 
 struct signal_call {
     struct signal signal;
+    yyjson_val *value;         /* of a route that takes a reference, */
+    struct engine_run_ref ref; /* and what it says; else runId is in the path */
     struct run_info info;
     struct host_signal *post;              /* to another process, which carries the run out */
     struct checkpoint_request *checkpoint; /* to be appended */
@@ -22,10 +24,14 @@ struct signal_call {
     { "payload", FIELD_JSON, AT(payload), false, 0, 0 }
 #define REASON                                                                                     \
     { "reason", FIELD_TEXT, AT(reason), false, 0, AUDIT_REASON_MAX }
+#define REF                                                                                        \
+    { "engineRunRef", FIELD_VALUE, FIELD(struct signal_call, value), true, 0, 0 }
 static const struct field any_fields[] = {NAME, ID, STEP(false), PAYLOAD, REASON};
 static const struct field plain_fields[] = {ID, REASON};
 static const struct field approval_fields[] = {ID, STEP(false), PAYLOAD, REASON};
 static const struct field retry_fields[] = {STEP(true), ID, REASON};
+static const struct field ref_cancel_fields[] = {REF, ID, REASON};
+static const struct field ref_signal_fields[] = {REF, NAME, ID, STEP(false), PAYLOAD, REASON};
 
 static void answer_signal(struct call *c) { call_answer(c, 202); }
 
@@ -77,6 +83,7 @@ static void on_signalled(void *context, status code, const struct error *err) {
 
 static status find_run(struct call *c, struct ledger *reader, struct error *err) {
     struct signal_call *s = c->own;
+    if (s->value) return call_find_ref(c, reader, &s->ref, &s->info, err);
     return call_find_run(c, reader, c->args[0], &s->info, err);
 }
 
@@ -104,6 +111,7 @@ static void signal_with(struct call *c, const char *name, const struct field *fi
     c->own = s;
     if (name) s->signal.name = str_c(name);
     if (st == ST_OK && !empty) st = body_read(c, fields, count, s, NULL, &err);
+    if (st == ST_OK && s->value) st = body_run_ref(s->value, &s->ref, &err);
     if (st == ST_OK) st = signal_validate(&s->signal, &err);
     if (st == ST_OK && s->signal.kind == SIGNAL_LAUNCH)
         st = error_at(&err, REASON_SIGNAL_INVALID, "/signal", "only the engine launches");
@@ -131,6 +139,13 @@ static void post_reject(struct call *c) {
 }
 static void post_retry(struct call *c) {
     signal_with(c, "RETRY_STEP", retry_fields, COUNT_OF(retry_fields));
+}
+
+static void post_ref_signal(struct call *c) {
+    signal_with(c, NULL, ref_signal_fields, COUNT_OF(ref_signal_fields));
+}
+static void post_ref_cancel(struct call *c) {
+    signal_with(c, "CANCEL", ref_cancel_fields, COUNT_OF(ref_cancel_fields));
 }
 
 /* ---- a run that nobody looks at ---- */
@@ -254,6 +269,8 @@ static const struct route routes[] = {
     CHANGE("reject", "run.reject", post_reject),
     CHANGE("retry", "run.retry", post_retry),
     CHANGE("wake", "run.wake", post_wake),
+    {"POST", "/v1/run-refs/signals", "run.signal", ROLE_OPERATOR, ROUTE_CHANGES, post_ref_signal},
+    {"POST", "/v1/run-refs/cancel", "run.cancel", ROLE_OPERATOR, ROUTE_CHANGES, post_ref_cancel},
     {"POST", "/v1/runs/{runId}/checkpoints", "run.checkpoint", ROLE_OPERATOR,
      ROUTE_CHANGES | ROUTE_AGAIN, post_checkpoint},
 };

@@ -75,6 +75,13 @@ const char *error_name(const struct error *err) {
     return reason_name(err->reason != REASON_NONE ? err->reason : reason_general(err->code));
 }
 
+void error_under(struct error *err, const char *pointer) {
+    ASSERT(err != NULL);
+    char where[ERROR_WHERE_MAX];
+    cut_cleanly(where, sizeof where, snprintf(where, sizeof where, "%s%s", pointer, err->where));
+    memcpy(err->where, where, sizeof where);
+}
+
 const char *status_name(status st) {
     switch (st) {
     case ST_OK:

@@ -27,6 +27,8 @@ status error_at(struct error *err, enum reason reason, const char *where, const 
 /* As error_at, where this failure has another status than most of its reason. */
 status error_as(struct error *err, status code, enum reason reason, const char *where,
                 const char *fmt, ...) PRINTF_LIKE(5, 6);
+/* Says of a part what was said of it alone: "/sha256" becomes "/planRef/sha256". */
+void error_under(struct error *err, const char *pointer);
 /* Puts context in front of the message and keeps code, reason and where. Returns err->code. */
 status error_wrap(struct error *err, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* The stable code of a failure: its reason, or the general one of its status. Never "". */

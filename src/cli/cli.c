@@ -6,6 +6,7 @@
 
 #include "base/json.h"
 #include "cli/remote.h"
+#include "cli/source.h"
 
 #define COMMAND_ARENA_MAX ((size_t)1024 * 1024 * 1024) /* the state of the largest run */
 enum { SAY_BYTES_MAX = 4096 };
@@ -182,6 +183,12 @@ static status unknown_command(const struct args *args, struct error *err) {
     return cli_usage(err, "there is no command \"%.*s\"", STR_ARG(args->words[0]));
 }
 
+static bool takes_run(const struct cli *cli) {
+    str words = str_c(cli->command->words);
+    return cli->args.word_count > 0 &&
+           (str_starts(words, STR("RUN")) || str_eq(words, STR("[RUN]")));
+}
+
 static status dispatch(struct cli *cli, struct error *err) {
     size_t used = 0;
     cli->command = command_find(cli->args.words, cli->args.word_count, &used);
@@ -196,6 +203,7 @@ static status dispatch(struct cli *cli, struct error *err) {
     st = check_options(cli, err);
     if (st == ST_OK) st = check_words(cli, err);
     if (st == ST_OK && remote_is_named(cli)) st = remote_check(cli, err);
+    if (st == ST_OK && takes_run(cli)) st = source_run_word(cli, &cli->args.words[0], err);
     return st == ST_OK ? cli->command->run(cli, err) : st;
 }
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "cli/cli.h"
+#include "core/run_ref.h"
 #include "view/view.h"
 
 /* A page of a list: which one, and what came. */
@@ -25,6 +26,9 @@ struct source_ops {
     status (*resolve)(struct source *s, str tenant_id, str provider, str workflow_id,
                       str provider_run_id, struct arena *arena, struct run_info *out,
                       struct error *err);
+    /* The run of a reference that is well-formed. RUN_REF_MISMATCH */
+    status (*resolve_ref)(struct source *s, const struct engine_run_ref *ref, struct arena *arena,
+                          struct run_info *out, struct error *err);
     /* The run right after the event with this runSeq; 0: now. */
     status (*replay)(struct source *s, str run_id, int64_t at, struct arena *arena, struct run *out,
                      struct error *err);
@@ -87,6 +91,10 @@ enum source_use {
 MUST_CHECK status source_open(struct cli *cli, enum source_use use, struct source **out,
                               struct error *err);
 void source_close(struct source *s); /* NULL is fine */
+
+/* Where a command takes a RUN it may be named by its EngineRunRef, as JSON: then the word becomes
+ * its id, if the reference is well-formed and one to that run. RUN_REF_INVALID, RUN_REF_MISMATCH */
+MUST_CHECK status source_run_word(struct cli *cli, str *word, struct error *err);
 
 struct remote;
 /* Over what is open already, which stays the caller's. In cli->arena. */

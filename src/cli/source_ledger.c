@@ -6,6 +6,7 @@
 #include "cli/remote.h"
 #include "cli/source.h"
 #include "db/db.h"
+#include "ledger/reference.h"
 #include "server/outbox_env.h"
 
 #define REPORT_ACTOR STR("local")
@@ -56,6 +57,11 @@ static status resolve(struct source *s, str tenant_id, str provider, str workflo
                       struct error *err) {
     return ledger_find_provider(of(s), tenant_id, provider, workflow_id, provider_run_id, arena,
                                 out, err);
+}
+
+static status resolve_ref(struct source *s, const struct engine_run_ref *ref, struct arena *arena,
+                          struct run_info *out, struct error *err) {
+    return run_ref_resolve(of(s), ref, arena, out, err);
 }
 
 static status replay(struct source *s, str run_id, int64_t at, struct arena *arena, struct run *out,
@@ -328,6 +334,7 @@ static const struct source_ops ledger_ops = {
     .find_run = find_run,
     .list_runs = list_runs,
     .resolve = resolve,
+    .resolve_ref = resolve_ref,
     .replay = replay,
     .walk = walk_run,
     .steps = steps,
@@ -386,6 +393,20 @@ status source_open(struct cli *cli, enum source_use use, struct source **out, st
         return open_ledger(cli, use, out, err);
     *out = source_of_remote(cli, remote);
     return ST_OK;
+}
+
+status source_run_word(struct cli *cli, str *word, struct error *err) {
+    struct engine_run_ref ref;
+    struct run_info run;
+    struct source *source = NULL;
+    if (word->len == 0 || word->ptr[0] != '{') return ST_OK;
+    status st = run_ref_parse(*word, &cli->arena, &ref, err);
+    if (st != ST_OK) return error_wrap(err, "RUN");
+    st = source_open(cli, SOURCE_READ, &source, err);
+    if (st == ST_OK) st = source->ops->resolve_ref(source, &ref, &cli->arena, &run, err);
+    source_close(source);
+    if (st == ST_OK) *word = ref.run_id;
+    return st;
 }
 
 void source_close(struct source *s) {

@@ -96,6 +96,23 @@ static status resolve(struct source *s, str tenant_id, str provider, str workflo
     return get_one(s, &t, &view_run, arena, out, err);
 }
 
+static status resolve_ref(struct source *s, const struct engine_run_ref *ref, struct arena *arena,
+                          struct run_info *out, struct error *err) {
+    struct target t;
+    struct buf body;
+    yyjson_val *answer = NULL;
+    target_init(&t, "/v1/run-refs/status");
+    buf_init(&body, BODY_BYTES_MAX);
+    buf_put_c(&body, "{\"engineRunRef\":");
+    run_ref_json(ref, &body);
+    buf_put_char(&body, '}');
+    struct remote_body given = {"application/json", buf_str(&body)};
+    status st = remote_send(of(s), "POST", &t, &given, arena, &answer, err);
+    buf_release(&body);
+    if (st == ST_OK) view_read(&view_run, answer, arena, out);
+    return st;
+}
+
 static status replay(struct source *s, str run_id, int64_t at, struct arena *arena, struct run *out,
                      struct error *err) {
     struct target t;
@@ -448,6 +465,7 @@ static const struct source_ops remote_ops = {
     .find_run = find_run,
     .list_runs = list_runs,
     .resolve = resolve,
+    .resolve_ref = resolve_ref,
     .replay = replay,
     .walk = walk_run,
     .steps = steps,

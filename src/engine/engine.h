@@ -17,7 +17,7 @@
 #include "base/metrics.h"
 #include "core/flow.h"
 #include "core/plan_ref.h"
-#include "engine/run_ref.h"
+#include "core/run_ref.h"
 #include "ledger/bridge.h"
 #include "ledger/lease.h"
 #include "ledger/ledger.h"

@@ -346,48 +346,6 @@ status status_snapshot(struct ledger *reader, str run_id, struct arena *arena,
     return st == ST_OK ? snapshot_of(&v, arena, out, err) : st;
 }
 
-/* ---- the reference ---- */
-
-struct ref_finding {
-    struct arena *arena;
-    struct engine_run_ref *to;
-    bool begun;
-};
-
-static status find_ref(void *context, const struct event_record *rec, bool *stop,
-                       struct error *err) {
-    struct ref_finding *f = context;
-    struct engine_run_ref *to = f->to;
-    struct json_limits limits = {EVENT_BYTES_MAX, JSON_DEPTH_MAX};
-    struct error ignored;
-    yyjson_val *root = NULL;
-    str adapter = STR_NONE;
-    bool first = !f->begun;
-    UNUSED(err);
-    f->begun = true;
-    if (!first && rec->event.type != EVENT_RUN_PROVIDER_LINKED) return ST_OK;
-    if (rec->event.payload.ptr)
-        (void)!json_parse(rec->event.payload, limits, f->arena, &root, &ignored);
-    if (!first) {
-        (void)json_str(json_member(root, "workflowId"), &to->workflow_id);
-    } else if (json_str(json_member(root, "adapter"), &adapter) &&
-               adapter_of(adapter, &to->provider)) {
-        yyjson_val *more = json_member(root, "provider");
-        (void)json_str(json_member(more, "namespace"), &to->namespace);
-        (void)json_str(json_member(more, "taskQueue"), &to->task_queue);
-        (void)json_str(json_member(more, "conductorUrl"), &to->conductor_url);
-    }
-    *stop = !first || to->provider == ADAPTER_LOCAL;
-    return ST_OK;
-}
-
-status run_ref_find(struct ledger *reader, const struct run_info *info, struct arena *arena,
-                    struct engine_run_ref *out, struct error *err) {
-    *out = run_ref_local(info->run_id);
-    struct ref_finding f = {.arena = arena, .to = out};
-    return ledger_walk_run(reader, info, 0, find_ref, &f, err);
-}
-
 /* ---- the explanation ---- */
 
 const char *wait_kind_name(enum wait_kind kind) {

@@ -8,7 +8,6 @@
 #include "base/arena.h"
 #include "base/buf.h"
 #include "base/error.h"
-#include "engine/run_ref.h"
 #include "ledger/lease.h"
 #include "ledger/ledger.h"
 
@@ -63,13 +62,6 @@ MUST_CHECK status status_snapshot(struct ledger *reader, str run_id, struct aren
 /* One of the five canonical words, or <adapter>/<VALUE> with adapter temporal, conductor or mock
  * and a value that is not itself canonical. Reason SUBSTATUS_INVALID. */
 MUST_CHECK status substatus_check(str substatus, struct error *err);
-
-/* ---- the reference ---- */
-
-/* How the run is named to whoever executes it: its launch says, and its first link with a provider.
- * One that was not launched by an engine is local. */
-MUST_CHECK status run_ref_find(struct ledger *reader, const struct run_info *info,
-                               struct arena *arena, struct engine_run_ref *out, struct error *err);
 
 /* ---- why it waits ---- */
 

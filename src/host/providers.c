@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "engine/status.h"
 #include "ledger/lease.h"
+#include "ledger/reference.h"
 
 enum { REF_MAX = 4096 };
 

@@ -6,8 +6,9 @@
 
 #include "base/limits.h"
 #include "base/log.h"
-#include "lib/producer.h"
+#include "ledger/reference.h"
 #include "lib/convert.h"
+#include "lib/producer.h"
 #include "lib/store.h"
 
 #define STATE_BYTES_MAX ((size_t)1024 * 1024 * 1024) /* a million steps as JSON */
@@ -203,6 +204,56 @@ cairn_status cairn_run_state(cairn_store *s, const char *run_id, int64_t at, cha
     if (st == ST_OK) st = state_text(&run, json, &err);
     arena_release(&arena);
     return give_status(st, &err, give);
+}
+
+/* ---- by reference ---- */
+
+static str text_or_none(const char *text) { return text ? str_c(text) : STR_NONE; }
+
+static status check_ref(cairn_store *s, const cairn_run_ref *in, cairn_run *out,
+                        struct error *err) {
+    struct engine_run_ref ref = {.run_id = text_or_none(in->run_id),
+                                 .workflow_id = text_or_none(in->workflow_id),
+                                 .namespace = text_or_none(in->temporal_namespace),
+                                 .task_queue = text_or_none(in->task_queue),
+                                 .conductor_url = text_or_none(in->conductor_url)};
+    struct arena arena;
+    struct ledger *ledger = NULL;
+    struct run_info run;
+    if (!in->provider || !adapter_of(str_c(in->provider), &ref.provider))
+        ref.provider = ADAPTER_COUNT;
+    status st = run_ref_check(&ref, err);
+    if (st != ST_OK) return st;
+    arena_init(&arena, 1024, CALL_BYTES_MAX);
+    st = store_reader_take(s, &ledger, err);
+    if (st == ST_OK) st = run_ref_resolve(ledger, &ref, &arena, &run, err);
+    store_reader_done(s, st);
+    if (st == ST_OK && out) give_run(&run, out);
+    arena_release(&arena);
+    return st;
+}
+
+cairn_status cairn_find_run_ref(cairn_store *s, const cairn_run_ref *ref, cairn_run *out,
+                                cairn_error *give) {
+    struct error err = {0};
+    return give_status(check_ref(s, ref, out, &err), &err, give);
+}
+
+cairn_status cairn_run_ref_state(cairn_store *s, const cairn_run_ref *ref, int64_t at, char **json,
+                                 cairn_error *give) {
+    struct error err = {0};
+    status st = check_ref(s, ref, NULL, &err);
+    return st == ST_OK ? cairn_run_state(s, ref->run_id, at, json, give)
+                       : give_status(st, &err, give);
+}
+
+cairn_status cairn_read_run_ref(cairn_store *s, const cairn_run_ref *ref, int64_t after,
+                                size_t limit, cairn_on_record on_record, void *context,
+                                cairn_error *give) {
+    struct error err = {0};
+    status st = check_ref(s, ref, NULL, &err);
+    return st == ST_OK ? cairn_read_run(s, ref->run_id, after, limit, on_record, context, give)
+                       : give_status(st, &err, give);
 }
 
 cairn_status cairn_verify(cairn_store *s, bool state, cairn_verification *out, cairn_error *give) {

@@ -712,3 +712,65 @@ TEST(cairn_append_without_memory) {
     cairn_log_setup(2, false, CAIRN_LOG_INFO);
     cairn_close(store);
 }
+
+static cairn_run_ref ref_of(const char *provider, const char *workflow_id, const char *run_id) {
+    return (cairn_run_ref){.provider = provider, .workflow_id = workflow_id, .run_id = run_id};
+}
+
+static bool count_record(void *context, const cairn_record *record) {
+    (void)record;
+    ++*(int *)context;
+    return true;
+}
+
+/* WE-2.1.1-3, WE-2.1.1-4, WE-2.1.1-5: the library's reads take a structured reference, refuse one
+ * without what its provider needs, and one that the ledger knows differently. */
+TEST_DB(library_reads_by_reference) {
+    cairn_store *store = open_store(url);
+    (void)append(store, "r", "RunStarted", NULL);
+    cairn_event link = event_of("t", "RunStarted", NULL);
+    OK(cairn_append(store, &link, NULL, &err));
+    link.event_type = "RunProviderLinked";
+    link.payload = "{\"provider\":\"temporal\",\"workflowId\":\"wf\",\"providerRunId\":\"p1\"}";
+    OK(cairn_append(store, &link, NULL, &err));
+
+    cairn_run run = {0};
+    cairn_run_ref local = ref_of("local", "r", "r");
+    cairn_run_ref temporal = ref_of("temporal", "wf", "t");
+    temporal.temporal_namespace = "prod";
+    OK(cairn_find_run_ref(store, &local, &run, &err));
+    CHECK(strcmp(run.status, "RUNNING") == 0 && run.run_seq == 1);
+    OK(cairn_find_run_ref(store, &temporal, &run, &err));
+    CHECK(run.run_seq == 2);
+    int seen = 0;
+    OK(cairn_read_run_ref(store, &temporal, 0, 0, count_record, &seen, &err));
+    CHECK(seen == 2, "%d", seen);
+    char *json = NULL;
+    OK(cairn_run_ref_state(store, &temporal, 0, &json, &err));
+    CHECK(strstr(json, "\"RUNNING\"") != NULL, "%s", json);
+    cairn_free(json);
+
+    struct {
+        cairn_run_ref ref;
+        cairn_status want;
+        const char *reason, *where;
+    } cases[] = {
+        {ref_of("temporal", "wf", "t"), CAIRN_INVALID, "RUN_REF_INVALID", "/namespace"},
+        {ref_of("conductor", "wf", "t"), CAIRN_INVALID, "RUN_REF_INVALID", "/conductorUrl"},
+        {ref_of("local", "r", NULL), CAIRN_INVALID, "RUN_REF_INVALID", "/runId"},
+        {ref_of(NULL, "r", "r"), CAIRN_INVALID, "RUN_REF_INVALID", "/provider"},
+        {ref_of("local", "other", "r"), CAIRN_CONFLICT, "RUN_REF_MISMATCH", "/workflowId"},
+        {ref_of("local", "none", "none"), CAIRN_NOT_FOUND, "RUN_NOT_FOUND", ""}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        json = NULL;
+        seen = 0;
+        FAILS(cases[i].want, cases[i].reason, cairn_find_run_ref(store, &cases[i].ref, &run, &err));
+        CHECK(strcmp(err.where, cases[i].where) == 0, "case %zu: %s", i, err.where);
+        FAILS(cases[i].want, cases[i].reason,
+              cairn_run_ref_state(store, &cases[i].ref, 0, &json, &err));
+        FAILS(cases[i].want, cases[i].reason,
+              cairn_read_run_ref(store, &cases[i].ref, 0, 0, count_record, &seen, &err));
+        CHECK(json == NULL && seen == 0);
+    }
+    cairn_close(store);
+}

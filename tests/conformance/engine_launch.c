@@ -9,7 +9,7 @@
 #include "base/os.h"
 #include "base/time.h"
 #include "conformance/engine_tools.h"
-#include "engine/run_ref.h"
+#include "core/run_ref.h"
 
 #define WAIT_PLAN PLAN(STEP("w", "wait", ",\"signal\":\"go\""))
 

@@ -49,6 +49,8 @@ db_test_reading_is_the_same() {
         both run show "$id" --at 2
         both ledger events --run "$id"
     done
+    both run show '{"provider":"local","workflowId":"mixed","runId":"mixed"}'
+    refused 4 RUN_REF_MISMATCH s run show '{"provider":"local","workflowId":"open","runId":"mixed"}'
     both run steps mixed
     both explain mixed
     both explain open

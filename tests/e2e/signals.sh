@@ -26,6 +26,29 @@ db_test_cancel_ends_with_11() {
     refused 3 RUN_NOT_FOUND r run cancel nobody
 }
 
+# WE-2.1.1-3, WE-2.1.1-4, WE-2.1.1-5: commands that take a RUN take its EngineRunRef, too, with what its provider needs and for that run only.
+db_test_a_run_is_named_by_its_reference() {
+    plan p "$(step w wait ',"signal":"go"'),$(sh_step a 'sleep 60' ',"dependsOn":["w"]')"
+    r_exec run p.json --run-id x -q >/dev/null &
+    local pid=$! verb name
+    until_true step_is x w RUNNING
+    local ref='{"provider":"local","workflowId":"x","runId":"x"}'
+    same "$(c run show "$ref" -o json | jq -r '[.runId, .state.status] | join(" ")')" "x RUNNING"
+    for verb in 'c run show' 'r run cancel' 'r run signal'; do
+        name=$([ "$verb" = 'r run signal' ] && echo go || true)
+        refused 1 RUN_REF_INVALID $verb '{"provider":"local","workflowId":"x"}' $name
+        refused 1 RUN_REF_INVALID $verb '{"provider":"temporal","workflowId":"x","runId":"x"}' $name
+        refused 1 RUN_REF_INVALID $verb '{"provider":"conductor","workflowId":"x","runId":"x"}' $name
+        refused 4 RUN_REF_MISMATCH $verb '{"provider":"temporal","namespace":"n","workflowId":"x","runId":"x"}' $name
+        refused 3 RUN_NOT_FOUND $verb '{"provider":"local","workflowId":"nobody","runId":"nobody"}' $name
+    done
+    same "$(events_of x)" "RunStarted StepStarted "
+    r run signal "$ref" go
+    until_true step_is x a RUNNING
+    r run cancel "$ref"
+    ends_with 11 $pid
+}
+
 db_test_approve_from_a_second_process() {
     plan p "$(step gate approval),$(sh_step a 'echo through' ',"dependsOn":["gate"]')"
     r_exec run p.json --run-id a -o json >out 2>err &

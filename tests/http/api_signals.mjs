@@ -120,10 +120,69 @@ test('signals to a run that nobody here carries out', async () => {
   same([answer.status, answer.json.code], [409, 'RUN_NOT_MANAGED'])
   same((await viewer.must(200, 'GET', `/v1/runs/${runId}`)).runSeq, 1)
 })
+
+// ---- by reference ----
+
+const ofRef = (verb, engineRunRef, more = {}) => (verb === 'status' ? viewer : operator).post(`/v1/run-refs/${verb}`, { engineRunRef, ...(verb === 'signals' ? { signal: 'go' } : {}), ...more })
+const OPERATIONS = ['status', 'signals', 'cancel']
+
+// WE-2.1.1-5: the reference that the start answered is all that status, signal and cancel need.
+test('status, signal and cancel take the reference of a start', async () => {
+  const [told, ended] = [id('ref'), id('ref')]
+  const refs = []
+  for (const runId of [told, ended]) refs.push((await operator.must(201, 'POST', '/v1/runs', { planRef: held, context: { runId } })).engineRunRef)
+  await waits(told, 'hold')
+  const status = await ofRef('status', refs[0])
+  same([status.status, status.json.runId, status.json.status, status.json.engineRunRef], [200, told, 'RUNNING', refs[0]])
+  const signal = await ofRef('signals', refs[0], { signalId: 's-1', payload: { count: 3 } })
+  same([signal.status, signal.json], [202, { runId: told, signal: 'go', signalId: 's-1' }])
+  await is(told, 'COMPLETED')
+  same((await step(told, 'hold')).output, { count: 3 })
+  const key = [['Idempotency-Key', id('k')]]
+  for (const replayed of [undefined, 'true']) {
+    const cancel = await operator.post('/v1/run-refs/cancel', { engineRunRef: refs[1], reason: 'not today' }, key)
+    same([cancel.status, cancel.json.runId, cancel.json.signal, cancel.headers['idempotent-replayed']], [202, ended, 'CANCEL', replayed])
+  }
+  await is(ended, 'CANCELLED')
+  same((await events(ended)).find((e) => e.eventType === 'RunCancelled').payload.reason, 'not today')
+})
+// WE-2.1.1-3, WE-2.1.1-4, WE-2.1.1-5: without namespace, conductorUrl or runId each of the three operations refuses it, with the place; the run is as it was.
+test('a reference without what its provider needs is refused by every operation', async () => {
+  const runId = await start(held)
+  await waits(runId, 'hold')
+  const before = await types(runId)
+  const bad = [
+    [{ provider: 'temporal', workflowId: runId, runId }, '/engineRunRef/namespace'],
+    [{ provider: 'conductor', workflowId: runId, runId }, '/engineRunRef/conductorUrl'],
+    [{ provider: 'local', workflowId: runId }, '/engineRunRef/runId'],
+    [{ provider: 'temporal', namespace: 'n', workflowId: runId }, '/engineRunRef/runId'],
+    [{ provider: 'conductor', workflowId: runId, conductorUrl: 'http://c' }, '/engineRunRef/runId'],
+    [{ provider: 'local', workflowId: runId, runId, namespace: 'n' }, '/engineRunRef/namespace'],
+    [{ provider: 'nomad', workflowId: runId, runId }, '/engineRunRef/provider'],
+    [runId, '/engineRunRef']
+  ]
+  for (const verb of OPERATIONS) {
+    for (const [ref, where] of bad) {
+      const answer = await ofRef(verb, ref)
+      same([verb, answer.status, answer.json.code, answer.json.errors[0].pointer], [verb, 400, 'RUN_REF_INVALID', where])
+    }
+    const none = await (verb === 'status' ? viewer : operator).post(`/v1/run-refs/${verb}`, verb === 'signals' ? { signal: 'go' } : {})
+    same([none.status, none.json.code, none.json.errors[0].pointer], [400, 'FIELD_MISSING', '/engineRunRef'])
+    const mismatch = await ofRef(verb, { provider: 'temporal', namespace: 'n', workflowId: runId, runId })
+    same([verb, mismatch.status, mismatch.json.code], [verb, 409, 'RUN_REF_MISMATCH'])
+    const nobody = await ofRef(verb, { provider: 'local', workflowId: 'nobody', runId: 'nobody' })
+    same([nobody.status, nobody.json.code], [404, 'RUN_NOT_FOUND'])
+  }
+  same(await types(runId), before)
+})
 test('signals of another tenant find nothing', async () => {
   const runId = await start(held)
   const before = await types(runId)
   await other.operator.refused(404, 'RUN_NOT_FOUND', 'POST', `/v1/runs/${runId}/cancel`)
   await other.operator.refused(404, 'RUN_NOT_FOUND', 'POST', `/v1/runs/${runId}/signals`, { signal: 'go' })
+  const engineRunRef = { provider: 'local', workflowId: runId, runId }
+  await other.operator.refused(404, 'RUN_NOT_FOUND', 'POST', '/v1/run-refs/cancel', { engineRunRef })
+  await other.operator.refused(404, 'RUN_NOT_FOUND', 'POST', '/v1/run-refs/signals', { engineRunRef, signal: 'go' })
+  await other.viewer.refused(404, 'RUN_NOT_FOUND', 'POST', '/v1/run-refs/status', { engineRunRef })
   same(await types(runId), before)
 })

@@ -95,6 +95,7 @@ function requestFor(op, me, of) {
   const q = (more = {}) => '?' + new URLSearchParams({ tenantId: of.name, ...more })
   const to = (target, value, headers, foreign = 404) => ({ target, value, headers, foreign })
   const path = op.path.replace('{runId}', run).replace('{eventId}', of.eventId).replace('{correlationId}', of.correlationId).replace('{sha256}', of.planRef.sha256).replace('{keyId}', of.spare).replace('{effectId}', of.effectId)
+  const ref = { provider: 'local', workflowId: run, runId: run }
   const ndjson = [['Content-Type', 'application/x-ndjson']]
   const open = to(path, undefined, undefined, null)
   const line = (e) => JSON.stringify(e) + '\n'
@@ -107,6 +108,7 @@ function requestFor(op, me, of) {
     appendEvents: to(path + (me === of ? '' : '?atomic=true'), line(event(of.name, fresh, 'RunStarted')), ndjson),
     requestEffect: to(path, { effectType: 'X', payload: { n: fresh } }), listEffects: to(path + q()), requeueEffects: to(path, { tenantId: of.name }),
     signalRun: to(path, { signal: 'go' }), retryStep: to(path, { stepId: 'hold' }),
+    getRunRef: to(path, { engineRunRef: ref }), cancelRunRef: to(path, { engineRunRef: ref }), signalRunRef: to(path, { engineRunRef: ref, signal: 'go' }),
     pollTasks: to(path, { queue: 'q', worker: 'w', tenantId: of.name }),
     heartbeatTask: to(path, { task: of.task }), completeTask: to(path, { task: of.task }), failTask: to(path, { task: of.task, code: 'NO' }),
     reportTasks: to(path, `{"task":"${of.task}"}\n`, ndjson),

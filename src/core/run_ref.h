@@ -1,4 +1,4 @@
-/* engine/run_ref.h: an EngineRunRef: how a caller names a run to cancel, query or signal it. Pure.
+/* core/run_ref.h: an EngineRunRef: how a caller names a run to cancel, query or signal it. Pure.
  *
  * Each provider has its own variant, and a reference has the members of that variant and no others:
  *     {"provider":"local","workflowId":...,"runId":...}
@@ -10,6 +10,7 @@
 #include "base/arena.h"
 #include "base/buf.h"
 #include "base/error.h"
+#include "base/json.h"
 #include "core/capability.h"
 
 #define RUN_REF_BYTES_MAX ((size_t)16 * 1024)
@@ -27,6 +28,8 @@ struct engine_run_ref {
  */
 MUST_CHECK status run_ref_parse(str json, struct arena *arena, struct engine_run_ref *out,
                                 struct error *err);
+/* The same of a value in a document: pointers begin at the value. */
+MUST_CHECK status run_ref_read(yyjson_val *value, struct engine_run_ref *out, struct error *err);
 /* Checks one that C code filled: what its provider needs is there, and nothing else is. */
 MUST_CHECK status run_ref_check(const struct engine_run_ref *ref, struct error *err);
 /* The reference to a run of the local engine. */

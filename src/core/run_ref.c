@@ -1,6 +1,6 @@
-#include "engine/run_ref.h"
+/* core/run_ref.c: one table of members and of who needs them, for reading, checking and writing. */
+#include "core/run_ref.h"
 
-#include "base/json.h"
 #include "base/json_out.h"
 #include "base/limits.h"
 
@@ -86,18 +86,14 @@ static status check_members(yyjson_val *root, struct error *err) {
     return ST_OK;
 }
 
-status run_ref_parse(str json, struct arena *arena, struct engine_run_ref *out, struct error *err) {
-    yyjson_val *root = NULL;
-    struct json_limits limits = {RUN_REF_BYTES_MAX, 4};
-    status st = json_parse(json, limits, arena, &root, err);
-    if (st != ST_OK) return st;
+status run_ref_read(yyjson_val *root, struct engine_run_ref *out, struct error *err) {
     if (!yyjson_is_obj(root)) return bad(err, "", "an EngineRunRef", "is an object");
     struct engine_run_ref ref = {0};
     str provider = STR_NONE;
     if (!json_member(root, "provider")) return bad(err, "/provider", "provider", "is missing");
     if (!json_str(json_member(root, "provider"), &provider) || !adapter_of(provider, &ref.provider))
         return bad(err, "/provider", "provider", "must be local, temporal or conductor");
-    st = check_members(root, err);
+    status st = check_members(root, err);
     if (st != ST_OK) return st;
     str *to[MEMBER_COUNT] = {&ref.namespace, &ref.workflow_id, &ref.run_id, &ref.task_queue,
                              &ref.conductor_url};
@@ -109,6 +105,13 @@ status run_ref_parse(str json, struct arena *arena, struct engine_run_ref *out, 
     st = run_ref_check(&ref, err);
     if (st == ST_OK) *out = ref;
     return st;
+}
+
+status run_ref_parse(str json, struct arena *arena, struct engine_run_ref *out, struct error *err) {
+    yyjson_val *root = NULL;
+    struct json_limits limits = {RUN_REF_BYTES_MAX, 4};
+    status st = json_parse(json, limits, arena, &root, err);
+    return st == ST_OK ? run_ref_read(root, out, err) : st;
 }
 
 struct engine_run_ref run_ref_local(str run_id) {

@@ -1,4 +1,4 @@
-#include "engine/run_ref.h"
+#include "core/run_ref.h"
 
 #include "test.h"
 
