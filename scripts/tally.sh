@@ -44,7 +44,7 @@ told_again() {
         }
         END {
             for (i = 1; i <= NR; i++) {
-                if (!(found ? i in keep : i > NR - 40) || line[i] ~ /^\[ +(RUN|OK) +\] /) continue
+                if (!(found ? i in keep : i > NR - 40) || line[i] ~ /^\[ +(RUN|OK) +\] |^ *ok /) continue
                 if (++told > 100) exit
                 print "! " name ": " line[i]
             }

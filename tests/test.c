@@ -311,12 +311,15 @@ static void run_one(void **state) {
     const struct test *test = *state;
     begun_ns = clock_mono_ns();
     CHECK(!is_told_to_fail(test->name), "as it was told to");
+    str url = STR_NONE;
+    if (test->kind == KIND_SQLITE) url = test_db_url("sqlite");
+    if (test->kind == KIND_POSTGRES) url = test_postgres();
     threads_started = 0;
     test_checks = 0;
     if (test->kind == KIND_PLAIN)
         test->func();
     else
-        test->db_func(test->kind == KIND_SQLITE ? test_db_url("sqlite") : test_postgres());
+        test->db_func(url);
     unsigned checks = test_checks;
     CHECK(checks > 0, "the test checks nothing");
     CHECK(threads_started == 0 || !is_single_threaded(test->name),

@@ -59,6 +59,13 @@ function finish() {
   for (const [id, row] of [...table].sort(([a], [b]) => (a < b ? -1 : 1))) {
     console.log(`${id.padEnd(width)} ${statuses.map((s) => String(row.get(s) ?? '').padStart(5)).join(' ')}`)
   }
+  // A fuzzer that is turned away at the door finds nothing: most operations must have worked at least once.
+  const asked = [...table].filter(([id]) => api.operations.some((op) => op.id === id))
+  const worked = asked.filter(([, row]) => [...row.keys()].some((status) => status >= 200 && status < 300))
+  if (Number(options.requests) >= 500 && worked.length < api.operations.length / 2) {
+    console.log(`FAILED only ${worked.length} of ${api.operations.length} operations ever worked`)
+    failed++
+  }
   console.log(`seed ${seed}: ${passed} passed, ${failed} failed, ${skipped} skipped`)
   process.exit(failed ? 1 : 0)
 }
