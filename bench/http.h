@@ -16,6 +16,8 @@ struct http_child {
 void echo_start(struct http_child *out);
 /* `cairn serve` on a data folder, open to everybody on the loopback; waits until it is ready. */
 void cairn_start(const char *data_dir, struct http_child *out);
+/* The same, with a rule for --allow; or NULL. */
+void cairn_start_allowing(const char *data_dir, const char *rule, struct http_child *out);
 void child_stop(struct http_child *child); /* SIGTERM, then waits */
 /* As many descriptors as this process and those it starts may have. */
 void raise_descriptors(void);

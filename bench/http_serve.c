@@ -91,11 +91,16 @@ static void pass_on(int from) {
 }
 
 void cairn_start(const char *data_dir, struct http_child *out) {
+    cairn_start_allowing(data_dir, NULL, out);
+}
+
+void cairn_start_allowing(const char *data_dir, const char *rule, struct http_child *out) {
     int ends[2];
     union { /* execv wants pointers to char; nobody writes through them */
-        const char *in[8];
-        char *out[8];
-    } argv = {{cairn_path(), "serve", "--listen", "127.0.0.1:0", "--data", data_dir, NULL}};
+        const char *in[10];
+        char *out[10];
+    } argv = {{cairn_path(), "serve", "--listen", "127.0.0.1:0", "--data", data_dir,
+               rule ? "--allow" : NULL, rule, NULL}};
     if (pipe2(ends, O_CLOEXEC) != 0) die("pipe", NULL);
     fflush(stdout);
     *out = (struct http_child){.pid = fork(), .err = ends[0]};

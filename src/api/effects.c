@@ -1,14 +1,24 @@
 /* api/effects.c: effects: asked for, looked at, put back when they are dead.
  *
- * Who delivers them is no business of the API: a request and a requeue are facts of the run, made
- * on the ledger thread, and the outbox finds them there; it is told to look. */
+ * Who delivers them is no business of the API: a request and a requeue are facts of the run. They
+ * are made on a reader thread (outbox/change.h), from what stands there, and go to the ledger
+ * thread as members of the group that is being committed. The outbox is told of them. */
 #include "api/impl.h"
-#include "outbox/outbox.h"
+#include "base/time.h"
+#include "outbox/change.h"
 
 enum { LIST_DEFAULT = 50, LIST_MAX = 1000, LIST_LOT = 32 };
-enum { REQUEUE_DEFAULT = 100, REQUEUE_MAX = 1000, REQUEUE_LOT = 8 };
+enum { REQUEUE_DEFAULT = 100, REQUEUE_MAX = 1000, REQUEUE_LOT = 32 };
 #define LIST_BYTES_MAX ((size_t)4 * 1024 * 1024)  /* a page with so much ends */
 #define LOT_ARENA_MAX ((size_t)256 * 1024 * 1024) /* the largest effects that there can be */
+
+struct put_back { /* one of many, on its way */
+    struct bridge_call call;
+    struct call *owner;
+    struct outbox_change change;
+    struct audit_entry audit;
+    struct append_rider rider;
+};
 
 struct effect_call {
     str type, payload, step, reason, tenant, run, status, cursor;
@@ -17,13 +27,19 @@ struct effect_call {
     bool existing;
     struct run_info run_info;
     struct effect_info info;
+    struct outbox_change change;
+    struct receipt receipt_again; /* of a request that finds its effect */
+    struct append_rider rider_again;
     struct outbox_filter filter;
-    struct requeue_lot lot;
+    /* Putting many back. */
+    str actor;
+    struct arena lot_arena;
+    struct put_back *lot;
+    size_t lot_count, unanswered;
     int64_t requeued;
-    struct {
-        str tenant_id, run_id;
-    } runs[REQUEUE_LOT]; /* of the lot, for those who follow them */
-    size_t run_count;
+    bool more;
+    status failed; /* of the lot: the first, */
+    struct error why;
 };
 #define AT(member) FIELD(struct effect_call, member)
 #define TYPE                                                                                       \
@@ -209,45 +225,37 @@ static void put_requested(struct call *c, const struct effect_info *info, bool e
     json_object_end(&c->out);
 }
 
-/* Whether the tenant has one with the caller's own key: then nothing changes, and there is nothing
- * to audit. */
-static status is_there(struct call *c, struct ledger *ledger, bool *there, struct error *err) {
+/* What finds an effect changes nothing, so there is nothing to audit, and the answer is 200. */
+static const struct append_rider *rider_again(struct call *c) {
     struct effect_call *e = c->own;
-    struct json_limits limits = {EVENT_BYTES_MAX, JSON_DEPTH_MAX};
-    struct effect_info found;
-    struct error ignored;
-    yyjson_val *payload = NULL;
-    str key = STR_NONE;
-    *there = false;
-    if (json_parse(e->payload, limits, &c->arena, &payload, &ignored) != ST_OK ||
-        !json_str(json_member(payload, "idempotency_key"), &key))
-        return ST_OK; /* outbox_request() tells what is wrong */
-    status st = outbox_find_key(ledger, e->run_info.tenant_id, key, &c->arena, &found, err);
-    *there = st == ST_OK;
-    return st == ST_NOT_FOUND ? ST_OK : st;
+    e->receipt_again = c->receipt;
+    e->receipt_again.http_status = 200;
+    if (c->rider.receipt) e->rider_again.receipt = &e->receipt_again;
+    return &e->rider_again;
 }
 
-static status request_effect(struct call *c, struct ledger *ledger, struct error *err) {
+static struct outbox_maker maker_of(struct call *c, struct arena *arena) {
+    return (struct outbox_maker){.settings = host_outbox_settings(c->api->options.host),
+                                 .actor = call_actor(c),
+                                 .now_us = clock_wall_us(),
+                                 .arena = arena};
+}
+
+static status make_request(struct call *c, struct ledger *reader, struct error *err) {
     struct effect_call *e = c->own;
-    bool there = false;
-    status st = is_there(c, ledger, &there, err);
-    if (st != ST_OK) return st;
-    struct effect_request request = {
-        .run_id = e->run_info.run_id,
-        .tenant_id = e->run_info.tenant_id,
-        .id = &e->id,
-        .type = e->type,
-        .payload = e->payload,
-        .step_id = e->step,
-        .actor = call_actor(c),
-        .max_retries = e->max_retries,
-        .base_ms = e->base_ms,
-        .riders = there ? call_receipt(c, 200, true)
-                        : call_riders(c, id_text(c, e->id), STR_NONE, 201, true)};
-    st = outbox_request(ledger, &request, &c->arena, &e->info, &e->existing, err);
-    if (st != ST_OK) return st;
-    put_requested(c, &e->info, e->existing);
-    return ST_OK;
+    struct effect_request request = {.run_id = e->run_info.run_id,
+                                     .run = &e->run_info,
+                                     .tenant_id = e->run_info.tenant_id,
+                                     .id = &e->id,
+                                     .type = e->type,
+                                     .payload = e->payload,
+                                     .step_id = e->step,
+                                     .max_retries = e->max_retries,
+                                     .base_ms = e->base_ms};
+    struct outbox_maker maker = maker_of(c, &c->arena);
+    request.riders = call_riders(c, id_text(c, e->id), STR_NONE, 201, true);
+    request.riders_again = rider_again(c);
+    return outbox_make_request(&maker, reader, &request, &e->change, err);
 }
 
 static void answer_request(struct call *c) {
@@ -257,21 +265,48 @@ static void answer_request(struct call *c) {
     call_answer(c, e->existing ? 200 : 201);
 }
 
-/* What a request before this one with the same Idempotency-Key has made is there under our id. */
-static status find_run(struct call *c, struct ledger *reader, struct error *err) {
+static status load_existing(struct call *c, struct ledger *reader, struct error *err) {
     struct effect_call *e = c->own;
-    status st = call_find_run(c, reader, c->args[0], &e->run_info, err);
-    if (st != ST_OK || !c->before) return st;
-    st = find_effect(c, reader, e->id, &e->info, err);
-    if (st == ST_OK) put_requested(c, &e->info, false);
-    return st == ST_NOT_FOUND ? ST_OK : st;
+    status st = outbox_existing(reader, &e->change, &c->arena, &e->info, err);
+    if (st == ST_OK) put_requested(c, &e->info, true);
+    return st;
 }
 
-static void run_found(struct call *c) {
-    if (c->out.len > 0)
+static void requested(struct call *c) {
+    struct effect_call *e = c->own;
+    struct error err = {0};
+    if (outbox_outcome(&e->change, &e->existing, &err) != ST_OK) {
+        call_fail(c, &err);
+    } else if (e->existing) {
+        call_read(c, load_existing, answer_request);
+    } else {
+        e->info = e->change.info;
+        put_requested(c, &e->info, false);
+        host_tell_outbox(c->api->options.host, &e->info);
+        hub_committed(c->api->hub, e->info.tenant_id, e->info.run_id);
+        call_header(c, "Location", call_path(c, "/v1/effects/", id_text(c, e->info.effect.id)));
+        call_answer(c, 201);
+    }
+}
+
+/* What a request before this one with the same Idempotency-Key has made is there under our id. */
+static status prepare_request(struct call *c, struct ledger *reader, struct error *err) {
+    struct effect_call *e = c->own;
+    status st = call_find_run(c, reader, c->args[0], &e->run_info, err);
+    if (st != ST_OK) return st;
+    st = c->before ? find_effect(c, reader, e->id, &e->info, err) : ST_NOT_FOUND;
+    if (st == ST_OK) put_requested(c, &e->info, false);
+    return st == ST_NOT_FOUND ? make_request(c, reader, err) : st;
+}
+
+static void request_prepared(struct call *c) {
+    struct effect_call *e = c->own;
+    if (c->out.len > 0) {
         answer_request(c);
-    else
-        call_alone(c, request_effect, answer_request);
+        return;
+    }
+    c->change = (struct bridge_call){.write.request = e->change.request};
+    call_append(c, requested);
 }
 
 static void post_effect(struct call *c) {
@@ -285,24 +320,37 @@ static void post_effect(struct call *c) {
     if (st != ST_OK)
         call_fail(c, &err);
     else
-        call_read(c, find_run, run_found);
+        call_read(c, prepare_request, request_prepared);
 }
 
 /* ---- putting one back ---- */
 
-static status requeue(struct call *c, struct ledger *ledger, struct error *err) {
+static status prepare_requeue(struct call *c, struct ledger *reader, struct error *err) {
     struct effect_call *e = c->own;
-    status st = find_effect(c, ledger, e->id, &e->info, err);
-    if (st != ST_OK) return st;
-    const struct append_rider *riders = call_riders(c, id_text(c, e->id), e->reason, 200, true);
-    st = outbox_requeue(ledger, e->info.tenant_id, e->id, call_actor(c), e->reason, riders, err);
-    return st == ST_OK ? load_effect(c, ledger, err) : st;
+    struct outbox_maker maker = maker_of(c, &c->arena);
+    status st = find_effect(c, reader, e->id, &e->info, err);
+    if (st == ST_OK) st = outbox_make_requeue(&maker, &e->info, e->reason, &e->change, err);
+    if (st == ST_OK)
+        e->change.request.riders = call_riders(c, id_text(c, e->id), e->reason, 200, true);
+    return st;
 }
 
-static void answer_requeue(struct call *c) {
+static void requeued(struct call *c) {
     struct effect_call *e = c->own;
+    struct error err = {0};
+    if (outbox_outcome(&e->change, NULL, &err) != ST_OK) {
+        call_fail(c, &err);
+        return;
+    }
+    view_write(&view_effect, &e->change.info, &c->out);
     changed(c, e->info.tenant_id, e->info.run_id);
     call_answer(c, 200);
+}
+
+static void requeue_prepared(struct call *c) {
+    struct effect_call *e = c->own;
+    c->change = (struct bridge_call){.write.request = e->change.request};
+    call_append(c, requeued);
 }
 
 /* An optional body. */
@@ -323,58 +371,114 @@ static void post_requeue(struct call *c) {
     else if (c->before) /* it was put back then: it may have died again since */
         call_read(c, load_effect, NULL);
     else
-        call_alone(c, requeue, answer_requeue);
+        call_read(c, prepare_requeue, requeue_prepared);
 }
 
 /* ---- putting many back ----
  *
- * In lots, between which the ledger thread does other work. Each effect has its own audit record,
- * in the commit that puts it back; the receipt is written at the end. A request that was cut off
- * goes on with what is left when it is repeated. */
+ * In lots: a lot is read, and its requeues go to the ledger thread together, as one group or as
+ * parts of others. Each effect has its own audit record, in the commit that puts it back; the
+ * receipt is written at the end. A request that was cut off goes on with what is left when it is
+ * repeated. */
 
-static const struct append_rider *lot_rider(void *context, const struct effect_info *info,
-                                            struct arena *arena) {
-    struct call *c = context;
+static void make_put_back(struct call *c, struct put_back *p, const struct effect_info *info) {
     struct effect_call *e = c->own;
-    struct audit_entry *audit = ARENA_NEW(arena, struct audit_entry);
-    struct append_rider *rider = ARENA_NEW(arena, struct append_rider);
+    char *id = arena_alloc(&e->lot_arena, UUID_TEXT_LEN);
+    uuid_format(info->effect.id, id);
     about(c, info);
-    (void)call_riders(c, id_text(c, info->effect.id), e->reason, 200, true);
-    *audit = c->audit;
-    rider->audit = audit;
-    e->runs[e->run_count].tenant_id = arena_str(&c->arena, info->tenant_id);
-    e->runs[e->run_count++].run_id = arena_str(&c->arena, info->run_id);
-    return rider;
+    (void)call_riders(c, str_n(id, UUID_TEXT_LEN), e->reason, 200, true);
+    p->owner = c;
+    p->audit = c->audit;
+    p->rider.audit = &p->audit;
+    p->change.request.riders = &p->rider;
 }
 
-static status requeue_lot(struct call *c, struct ledger *ledger, struct error *err) {
+static status prepare_lot(struct call *c, struct ledger *reader, struct error *err) {
     struct effect_call *e = c->own;
+    struct effect_info *dead = NULL;
     int64_t left = e->limit - e->requeued;
-    e->run_count = 0;
-    e->lot.limit = left < REQUEUE_LOT ? (size_t)left : REQUEUE_LOT;
-    status st = outbox_requeue_lot(ledger, &e->lot, err);
+    int64_t next = 0;
+    size_t count = 0;
+    arena_reset(&e->lot_arena);
+    struct outbox_maker maker = {.settings = host_outbox_settings(c->api->options.host),
+                                 .actor = e->actor,
+                                 .now_us = clock_wall_us(),
+                                 .arena = &e->lot_arena};
+    e->filter.statuses = 1U << OUTBOX_DEAD_LETTER;
+    status st = outbox_list(reader, &e->filter, left < REQUEUE_LOT ? (size_t)left : REQUEUE_LOT,
+                            &e->lot_arena, &dead, &count, &next, err);
+    e->lot = arena_alloc(&e->lot_arena, (count + 1) * sizeof(*e->lot));
+    for (size_t i = 0; i < count && st == ST_OK; i++) {
+        st = outbox_make_requeue(&maker, &dead[i], e->reason, &e->lot[i].change, err);
+        if (st == ST_OK) make_put_back(c, &e->lot[i], &dead[i]);
+    }
     about(c, &(struct effect_info){.tenant_id = e->filter.tenant_id}); /* no single run */
     c->engine_attempt = c->logical_attempt = 0;
-    e->requeued += (int64_t)e->lot.done;
+    e->lot_count = count;
+    e->filter.before = next;
+    e->more = next > 0;
     return st;
 }
 
 static void answer_all(struct call *c) { call_answer(c, 200); }
 
+static void lot_prepared(struct call *c);
+
 static void lot_done(struct call *c) {
     struct effect_call *e = c->own;
-    for (size_t i = 0; i < e->run_count; i++)
-        changed(c, e->runs[i].tenant_id, e->runs[i].run_id);
-    if (e->lot.more && e->requeued < e->limit) {
-        call_alone(c, requeue_lot, lot_done);
+    if (e->failed != ST_OK) {
+        call_fail(c, &e->why);
+        return;
+    }
+    if (c->api->closing) {
+        call_refuse_closing(c);
+        return;
+    }
+    if (e->more && e->requeued < e->limit) {
+        call_read(c, prepare_lot, lot_prepared);
         return;
     }
     json_object_begin(&c->out);
     json_put_int(&c->out, "requeued", e->requeued);
-    json_put_bool(&c->out, "more", e->lot.more);
+    json_put_bool(&c->out, "more", e->more);
     json_object_end(&c->out);
     (void)call_receipt(c, 200, false);
     call_ride(c, answer_all);
+}
+
+/* One that somebody else has put back meanwhile does not count, and is no failure. */
+static void one_done(struct bridge_call *call) {
+    struct put_back *p = CONTAINER_OF(call, struct put_back, call);
+    struct call *c = p->owner;
+    struct effect_call *e = c->own;
+    struct error err = call->write.err;
+    status st = call->write.code;
+    if (st == ST_OK) st = outbox_outcome(&p->change, NULL, &err);
+    if (st == ST_OK) {
+        e->requeued++;
+        changed(c, p->change.info.tenant_id, p->change.info.run_id);
+    } else if (st != ST_CONFLICT && e->failed == ST_OK) {
+        e->failed = st;
+        e->why = err;
+    }
+    ASSERT(e->unanswered > 0);
+    if (--e->unanswered == 0) lot_done(c);
+}
+
+static void lot_prepared(struct call *c) {
+    struct effect_call *e = c->own;
+    e->unanswered = e->lot_count;
+    for (size_t i = 0; i < e->lot_count; i++) {
+        struct put_back *p = &e->lot[i];
+        p->call = (struct bridge_call){.write.request = p->change.request, .done = one_done};
+        bridge_submit(c->api->bridge, &p->call);
+    }
+    if (e->lot_count == 0) lot_done(c);
+}
+
+static void lots_over(struct call *c) {
+    struct effect_call *e = c->own;
+    arena_release(&e->lot_arena);
 }
 
 static void post_requeue_all(struct call *c) {
@@ -389,12 +493,10 @@ static void post_requeue_all(struct call *c) {
     }
     e->filter.run_id = e->run;
     e->filter.type = e->type;
-    e->lot = (struct requeue_lot){.filter = e->filter,
-                                  .actor = call_actor(c),
-                                  .reason = e->reason,
-                                  .riders = lot_rider,
-                                  .context = c};
-    call_alone(c, requeue_lot, lot_done);
+    e->actor = call_actor(c);
+    arena_init(&e->lot_arena, (size_t)16 * 1024, LOT_ARENA_MAX);
+    c->ended = lots_over;
+    call_read(c, prepare_lot, lot_prepared);
 }
 
 #define READERS (ROLE_VIEWER | ROLE_OPERATOR)

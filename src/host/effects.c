@@ -279,6 +279,10 @@ void host_effects_mind(struct host_effects *e, str run_id) {
 
 void host_effects_wake(struct host_effects *e) { dispatcher_wake(e->dispatcher); }
 
+void host_effects_tell(struct host_effects *e, const struct effect_info *info) {
+    dispatcher_tell(e->dispatcher, info);
+}
+
 bool host_effects_idle(const struct host_effects *e) { return dispatcher_idle(e->dispatcher); }
 
 /* ---- opening and closing ---- */

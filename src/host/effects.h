@@ -23,6 +23,7 @@ void host_effects_stop(struct host_effects *e, struct attempt *attempt);
 /* See dispatcher_mind(). */
 void host_effects_mind(struct host_effects *e, str run_id);
 void host_effects_wake(struct host_effects *e);
+void host_effects_tell(struct host_effects *e, const struct effect_info *info);
 bool host_effects_idle(const struct host_effects *e);
 /* Before the writer is closed; and after it, which answers every attempt (CANCELLED). */
 void host_effects_halt(struct host_effects *e);

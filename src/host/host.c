@@ -457,8 +457,7 @@ static status effect_secret(void *context, str environment_id, str name, struct 
 static status open_effects(struct host *h, struct error *err) {
     if (h->options.passive) return ST_OK;
     struct dispatcher_options options = {.bridge = h->bridge,
-                                         .settings = {.sinks = h->options.effect_alerts,
-                                                      .retries = h->options.effect_retries},
+                                         .settings = host_outbox_settings(h),
                                          .deliver = h->options.deliver,
                                          .worker = h->node,
                                          .batches = h->options.effect_batches,
@@ -570,12 +569,19 @@ void host_wake_outbox(struct host *h) {
     if (h->effects) host_effects_wake(h->effects);
 }
 bool host_providers_are_idle(const struct host *h) { return host_providers_idle(h->providers); }
+void host_tell_outbox(struct host *h, const struct effect_info *info) {
+    if (h->effects) host_effects_tell(h->effects, info);
+}
+struct outbox_settings host_outbox_settings(const struct host *h) {
+    return (struct outbox_settings){.sinks = h->options.effect_alerts,
+                                    .retries = h->options.effect_retries};
+}
 bool host_outbox_idle(const struct host *h) { return !h->effects || host_effects_idle(h->effects); }
 
 /* ---- closing ---- */
 
-/* A task of its own: a name without runs is forgotten, and an append in the same group may just open
- * one. */
+/* A task of its own: a name without runs is forgotten, and an append in the same group may just
+ * open one. */
 static status do_release(struct ledger *ledger, void *context, struct error *err) {
     return lease_release(ledger, context, err);
 }

@@ -94,6 +94,9 @@ int64_t host_node_no(const struct host *host); /* of its lease */
 bool host_is_postgres(const struct host *host);
 /* There may be new effects, or some that were put back: the outbox looks now. */
 void host_wake_outbox(struct host *host);
+/* This effect was just requested (dispatcher_tell()). */
+void host_tell_outbox(struct host *host, const struct effect_info *info);
+struct outbox_settings host_outbox_settings(const struct host *host);
 /* Nothing is being delivered, and nothing was due when it last looked. */
 bool host_outbox_idle(const struct host *host);
 /* Every run of a provider that has ended is closed there, too. */

@@ -209,6 +209,7 @@ struct ledger {
     const struct outbox_sinks *sinks;   /* outbox_tell(); or NULL */
     const struct effect_retry *retries; /* outbox_retries(); or NULL */
     bool lot_is_full; /* some tenant has a lot to be sealed */
+    int64_t replays; /* runs that were read back from their events, so far: for tests */
 };
 
 void ledger_move(struct ledger *l, enum ledger_state to);

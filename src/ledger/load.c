@@ -51,6 +51,7 @@ static status entry_replay(struct ledger *l, struct run_entry *e, struct error *
                        .arena = &e->arena,
                        .on_event = entry_event,
                        .context = e};
+    l->replays++;
     status st = replay_run(l, &r, err);
     e->stored_steps = e->run.step_count;
     e->stored_effects = e->effects.count;

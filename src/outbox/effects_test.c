@@ -121,7 +121,42 @@ TEST_DB(effects_keep_a_finished_run_in_memory) {
     CHECK(outbox_fail(l, &batch.items[1], STR("X"), STR("no"), STR_NONE, STR("w"), NULL, &err) ==
               ST_OK,
           "%s", err.msg);
-    CHECK(!cache_get(&l->cache, STR("r1")), "one is done, the other is dead");
+    CHECK(cache_get(&l->cache, STR("r1")), "one is done, the other is dead: there may be more");
+    put(l, "RunNoted");
+    CHECK(!cache_get(&l->cache, STR("r1")), "what is no effect says that it is over");
+    ledger_close(l);
+    arena_release(&arena);
+}
+
+/* Effects of a run that was over before: its history is read once, not for each of them. */
+TEST_DB(effects_of_a_finished_run_read_it_once) {
+    enum { N = 100 };
+    struct ledger *l = NULL;
+    struct error err = {0};
+    log_setup(2, false, LOG_OFF);
+    arena_init(&arena, 4096, SIZE_MAX);
+    CHECK(ledger_open(url, NULL, &l, &err) == ST_OK, "%s", err.msg);
+    put(l, "RunStarted");
+    put(l, "RunCompleted");
+    CHECK(!cache_get(&l->cache, STR("r1")));
+    int64_t before = l->replays;
+    for (int i = 0; i < N; i++) {
+        struct effect_info info = {0};
+        struct outbox_batch batch = {0};
+        bool existing = false;
+        char payload[32];
+        int n = snprintf(payload, sizeof(payload), "{\"n\":%d}", i);
+        struct effect_request request = {.run_id = STR("r1"),
+                                         .type = STR("T"),
+                                         .payload = str_n(payload, (size_t)n),
+                                         .max_retries = 0,
+                                         .base_ms = 0};
+        CHECK(outbox_request(l, &request, &arena, &info, &existing, &err) == ST_OK, "%s", err.msg);
+        CHECK(outbox_claim(l, STR("w"), STR_NONE, 10, 60000, &arena, &batch, &err) == ST_OK &&
+              batch.count == 1);
+        CHECK(outbox_complete(l, &batch.items[0], STR("1"), STR("w"), &err) == ST_OK);
+    }
+    CHECK(l->replays == before + 1, "read %lld times", (long long)(l->replays - before));
     ledger_close(l);
     arena_release(&arena);
 }
