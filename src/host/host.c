@@ -457,6 +457,7 @@ static status effect_secret(void *context, str environment_id, str name, struct 
 static status open_effects(struct host *h, struct error *err) {
     if (h->options.passive) return ST_OK;
     struct dispatcher_options options = {.bridge = h->bridge,
+                                         .readers = h->readers,
                                          .settings = host_outbox_settings(h),
                                          .deliver = h->options.deliver,
                                          .worker = h->node,

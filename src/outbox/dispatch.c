@@ -29,7 +29,7 @@ enum {
 /* ---- what is under way ---- */
 
 struct reading { /* a query, off the loop */
-    struct bridge_call call;
+    struct reader_job job;
     struct dispatcher *d;
     status (*work)(struct reading *reading, struct ledger *reader, struct error *err);
     void (*done)(struct reading *reading, status st, const struct error *err);
@@ -115,7 +115,7 @@ struct dispatcher {
     bool paused;   /* the store failed: what waits is tried at the next look, not before */
     bool expiring; /* leases of the process before us are being ended */
     bool halted;
-    size_t under_way;   /* calls on the bridge */
+    size_t under_way;   /* calls on the bridge, and at the readers */
     struct map minded;  /* ids of runs, in `arena`; the values mean nothing */
     struct buf runs;    /* the same as JSON: "a","b" */
     int64_t latest_us;  /* the newest time of any tenant; 0: not read yet */
@@ -182,23 +182,22 @@ static void submit(struct dispatcher *d, struct bridge_call *call, struct outbox
 
 /* ---- reading ---- */
 
-static status reading_work(struct ledger *ledger, void *context, struct error *err) {
-    struct reading *r = context;
-    return ledger_has_read(ledger, r->work(r, ledger, err));
+static status reading_work(struct reader_job *job, struct ledger *reader, struct error *err) {
+    struct reading *r = CONTAINER_OF(job, struct reading, job);
+    return r->work(r, reader, err);
 }
 
-static void reading_done(struct bridge_call *call) {
-    struct reading *r = CONTAINER_OF(call, struct reading, call);
+static void reading_done(struct reader_job *job) {
+    struct reading *r = CONTAINER_OF(job, struct reading, job);
     r->d->under_way--;
-    r->done(r, call->write.code, &call->write.err);
+    r->done(r, job->code, &job->err);
 }
 
 static void reading_start(struct dispatcher *d, struct reading *r) {
     r->d = d;
-    r->call = (struct bridge_call){.write = {.task = reading_work, .task_context = r},
-                                   .done = reading_done};
+    r->job = (struct reader_job){.work = reading_work, .done = reading_done};
     d->under_way++;
-    bridge_submit(d->o.bridge, &r->call);
+    readers_submit(d->o.readers, &r->job);
 }
 
 /* ---- time ---- */
@@ -870,7 +869,7 @@ void dispatcher_halt(struct dispatcher *d) {
 void dispatcher_close(struct dispatcher *d) {
     if (!d) return;
     ASSERT(d->halted);
-    ASSERT(d->under_way == 0); /* the bridge has answered all */
+    ASSERT(d->under_way == 0); /* bridge and readers have answered all */
     ASSERT(!d->asks);
     deliverer_close(d->deliverer);
     for (int i = 0; i < d->o.batches; i++) {

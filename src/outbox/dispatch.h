@@ -8,13 +8,15 @@
  * lease that runs out, and the effect is delivered again with the same key. This is the only caller
  * of the integrations (deliver.h).
  *
- * Threads: all calls and all answers on the loop's thread; the ledger is reached over a bridge. */
+ * Threads: all calls and all answers on the loop's thread; the ledger is written over a bridge
+ * and read by readers. */
 #pragma once
 
 #include <uv.h>
 
 #include "base/metrics.h"
 #include "ledger/bridge.h"
+#include "ledger/readers.h"
 #include "outbox/change.h"
 #include "outbox/deliver.h"
 
@@ -27,7 +29,9 @@ enum {
 };
 
 struct dispatcher_options {
-    struct bridge *bridge; /* borrowed until dispatcher_close(), before which it has answered all */
+    /* Borrowed until dispatcher_close(), before which both have answered all. */
+    struct bridge *bridge;
+    struct readers *readers;
     struct deliverer_options deliver;
     struct outbox_settings settings; /* borrowed */
     str worker;                      /* its name in the ledger */
@@ -67,6 +71,6 @@ MUST_CHECK status dispatcher_ask(struct dispatcher *d, const struct effect_reque
  * claimed and not begun, and forgets the rest: their leases run out. Before the bridge is halted.
  */
 void dispatcher_halt(struct dispatcher *d);
-/* After the writer was closed and the bridge has delivered. The last memory is freed by callbacks
- * of the loop. NULL is fine. */
+/* After the readers were halted, the writer was closed and the bridge has delivered. The last
+ * memory is freed by callbacks of the loop. NULL is fine. */
 void dispatcher_close(struct dispatcher *d);

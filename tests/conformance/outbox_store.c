@@ -18,7 +18,8 @@ struct rig {
     uv_loop_t loop;
     struct writer *writer;
     struct bridge *bridge;
-    uv_async_t wake; /* of the bridge */
+    struct readers *readers;
+    uv_async_t wake; /* of both */
     struct dispatcher_options options;
     struct dispatcher *dispatcher;
     struct fake_server *server;
@@ -64,7 +65,7 @@ static bool on_request(void *context, int fd, const struct fake_request *request
     return fake_answer(fd, 200, "Content-Type: application/json\r\n", STR("{\"ok\":true}"));
 }
 
-static void wake_loop(void *context) { /* on the ledger thread */
+static void wake_loop(void *context) { /* on another thread */
     struct rig *r = context;
     CHECK(uv_async_send(&r->wake) == 0);
 }
@@ -72,6 +73,7 @@ static void wake_loop(void *context) { /* on the ledger thread */
 static void on_wake(uv_async_t *wake) {
     struct rig *r = wake->data;
     bridge_deliver(r->bridge);
+    readers_deliver(r->readers);
 }
 
 static void rig_open(struct rig *r, str url) {
@@ -96,8 +98,14 @@ static void rig_open(struct rig *r, str url) {
     uv_async_init(&r->loop, &r->wake, on_wake);
     r->wake.data = r;
     CHECK(bridge_open(r->writer, wake_loop, r, &r->bridge, &err) == ST_OK, "%s", err.msg);
-    r->options = (struct dispatcher_options){
-        .bridge = r->bridge, .deliver = {.guard = &r->guard}, .worker = STR("w1"), .poll_ms = 200};
+    struct readers_options readers = {
+        .url = url, .threads = 1, .queue_max = 8, .wake = wake_loop, .context = r};
+    CHECK(readers_open(&readers, &r->readers, &err) == ST_OK, "%s", err.msg);
+    r->options = (struct dispatcher_options){.bridge = r->bridge,
+                                             .readers = r->readers,
+                                             .deliver = {.guard = &r->guard},
+                                             .worker = STR("w1"),
+                                             .poll_ms = 200};
 }
 
 static void rig_start(struct rig *r) {
@@ -108,6 +116,7 @@ static void rig_start(struct rig *r) {
 /* As a host does it. */
 static void rig_stop(struct rig *r) {
     if (r->dispatcher) dispatcher_halt(r->dispatcher);
+    readers_halt(r->readers);
     bridge_halt(r->bridge);
     writer_close(r->writer);
     r->writer = NULL;
@@ -120,6 +129,7 @@ static void rig_close(struct rig *r) {
     atomic_store(&r->hold, false);
     atomic_store(&r->down, false);
     if (r->writer) rig_stop(r);
+    readers_close(r->readers);
     bridge_close(r->bridge);
     uv_close((uv_handle_t *)&r->wake, NULL);
     CHECK(uv_run(&r->loop, UV_RUN_DEFAULT) == 0);
