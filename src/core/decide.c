@@ -18,25 +18,25 @@ static status finish(const struct decision *d, enum event_type type, str payload
 
 static status finish_failed(const struct decision *d, struct error *err) {
     struct flow *f = d->flow;
-    struct payload p;
+    struct buf p;
     str payload = STR_NONE;
     ASSERT(f->first_failed != FLOW_NO_STEP);
     const struct flow_step *s = &f->steps[f->first_failed];
     payload_open(&p);
-    payload_text(&p, "code", STR("STEP_FAILED"));
-    payload_text(&p, "stepId", f->plan->steps[f->first_failed].id);
-    payload_text(&p, "stepCode", s->code);
-    payload_int(&p, "failedSteps", f->failed);
+    json_put_text(&p, "code", STR("STEP_FAILED"));
+    json_put_text_if(&p, "stepId", f->plan->steps[f->first_failed].id);
+    json_put_text_if(&p, "stepCode", s->code);
+    json_put_int(&p, "failedSteps", f->failed);
     status st = payload_close(&p, d, &payload, err);
     return st == ST_OK ? finish(d, EVENT_RUN_FAILED, payload, STR_NONE, err) : st;
 }
 
 status flow_fail(const struct decision *d, str code, str message, struct error *err) {
-    struct payload p;
+    struct buf p;
     str payload = STR_NONE;
     payload_open(&p);
-    payload_text(&p, "code", code);
-    payload_text(&p, "message", message);
+    json_put_text_if(&p, "code", code);
+    json_put_text_if(&p, "message", message);
     status st = payload_close(&p, d, &payload, err);
     return st == ST_OK ? finish(d, EVENT_RUN_FAILED, payload, STR_NONE, err) : st;
 }
@@ -84,7 +84,7 @@ static status decide_cancel(const struct decision *d, struct error *err) {
 
 static status start_run(const struct decision *d, struct error *err) {
     struct flow *f = d->flow;
-    struct payload p;
+    struct buf p;
     struct json_limits limits = {EVENT_BYTES_MAX, JSON_DEPTH_MAX};
     struct arena_mark mark = arena_mark(f->scratch);
     yyjson_val *launch = NULL;
@@ -97,14 +97,14 @@ static status start_run(const struct decision *d, struct error *err) {
     if (plan_ref) ref = json_text(plan_ref, f->scratch);
     (void)json_str(json_member(launch, "adapter"), &adapter);
     payload_open(&p);
-    payload_text(&p, "runType", STR("PLAN"));
-    payload_text(&p, "orchestratorVersion", d->version);
-    payload_text(&p, "adapter", adapter);
-    payload_json(&p, "planRef", ref);
+    json_put_text(&p, "runType", STR("PLAN"));
+    json_put_text_if(&p, "orchestratorVersion", d->version);
+    json_put_text_if(&p, "adapter", adapter);
+    json_put_json_if(&p, "planRef", ref);
     if (d->warnings.ptr) {
-        payload_json(&p, "degraded", STR("true"));
-        payload_json(&p, "warnings", d->warnings);
-        payload_text(&p, "validationReportRef", d->report_ref);
+        json_put_bool(&p, "degraded", true);
+        json_put_json_if(&p, "warnings", d->warnings);
+        json_put_text_if(&p, "validationReportRef", d->report_ref);
     }
     st = payload_close(&p, d, &payload, err);
     arena_rewind(f->scratch, mark);
@@ -121,10 +121,10 @@ static status decide_start(const struct decision *d, struct error *err) {
     if (at == RUN_PENDING && f->needs_approval) return ST_OK;
     if (d->may_start) return start_run(d, err);
     if (at != RUN_NEW) return ST_OK;
-    struct payload p;
+    struct buf p;
     str payload = STR_NONE;
     payload_open(&p);
-    payload_text(&p, "reason", d->why_not.ptr ? d->why_not : STR("admission"));
+    json_put_text_if(&p, "reason", d->why_not.ptr ? d->why_not : STR("admission"));
     status st = payload_close(&p, d, &payload, err);
     if (st != ST_OK) return st;
     return flow_emit_run(d, EVENT_RUN_QUEUED, 1, payload, STR("admission"), err);
@@ -192,11 +192,11 @@ static status decide_failures(const struct decision *d, struct error *err) {
 static status skip_step(const struct decision *d, uint32_t step, const char *reason,
                         struct error *err) {
     struct flow *f = d->flow;
-    struct payload p;
+    struct buf p;
     str payload = STR_NONE;
     payload_open(&p);
-    payload_text(&p, "stepType", str_c(plan_type_name(f->plan->steps[step].type)));
-    payload_text(&p, "reason", str_c(reason));
+    json_put_text(&p, "stepType", str_c(plan_type_name(f->plan->steps[step].type)));
+    json_put_text_if(&p, "reason", str_c(reason));
     status st = payload_close(&p, d, &payload, err);
     if (st != ST_OK) return st;
     struct flow_event item = {.type = EVENT_STEP_SKIPPED,
@@ -240,7 +240,7 @@ static int64_t time_after(int64_t now_us, int64_t ms) {
 static status start_step(const struct decision *d, uint32_t step, struct error *err) {
     struct flow *f = d->flow;
     const struct plan_step *p = &f->plan->steps[step];
-    struct payload out;
+    struct buf out;
     str payload = STR_NONE;
     int64_t due = FLOW_NEVER;
     int64_t limit = time_after(d->now_us, p->timeout_ms);
@@ -257,12 +257,12 @@ static status start_step(const struct decision *d, uint32_t step, struct error *
         if (expires < limit) limit = expires;
     }
     payload_open(&out);
-    payload_text(&out, "stepType", str_c(plan_type_name(p->type)));
+    json_put_text(&out, "stepType", str_c(plan_type_name(p->type)));
     payload_time(&out, "dueAt", due);
     if (!is_executed(f, step)) payload_time(&out, "timeoutAt", limit);
-    payload_text(&out, "signal", p->signal);
-    payload_text(&out, "queue", p->queue);
-    payload_text(&out, "effectType", p->effect_type);
+    json_put_text_if(&out, "signal", p->signal);
+    json_put_text_if(&out, "queue", p->queue);
+    json_put_text_if(&out, "effectType", p->effect_type);
     status st = payload_close(&out, d, &payload, err);
     if (st != ST_OK) return st;
     struct flow_event item = {.type = EVENT_STEP_STARTED,
@@ -419,17 +419,17 @@ status flow_result(const struct decision *d, uint32_t step, int64_t attempt,
     *taken = s->phase == FLOW_OPEN && s->attempt == attempt && !f->stuck;
     if (!*taken) return ST_OK;
     if (o->output.len + o->message.len + o->detail.len > FLOW_PAYLOAD_MAX) o = &too_large;
-    struct payload p;
+    struct buf p;
     str payload = STR_NONE;
     payload_open(&p);
-    payload_text(&p, "stepType", str_c(plan_type_name(f->plan->steps[step].type)));
+    json_put_text(&p, "stepType", str_c(plan_type_name(f->plan->steps[step].type)));
     if (o->ok) {
-        payload_json(&p, "output", o->output);
+        json_put_json_if(&p, "output", o->output);
     } else {
-        payload_text(&p, "code", o->code);
-        payload_text(&p, "message", o->message);
+        json_put_text_if(&p, "code", o->code);
+        json_put_text_if(&p, "message", o->message);
     }
-    payload_json(&p, "detail", o->detail);
+    json_put_json_if(&p, "detail", o->detail);
     status st = payload_close(&p, d, &payload, err);
     if (st != ST_OK) return st;
     struct flow_event item = {.type = o->ok ? EVENT_STEP_COMPLETED : EVENT_STEP_FAILED,
@@ -444,17 +444,17 @@ status flow_lease(const struct decision *d, uint32_t step, str worker, int64_t l
                   struct error *err) {
     struct flow *f = d->flow;
     ASSERT(flow_task_is_free(f, step, d->now_us));
-    struct payload p;
+    struct buf p;
     str data = STR_NONE;
     int64_t number = (int64_t)f->steps[step].leases + 1;
     char call[UUID_TEXT_LEN];
     payload_open(&p);
     snprintf(call, sizeof(call), "%lld", (long long)number);
-    payload_text(&p, "call_id", str_c(call));
-    payload_text(&p, "tool", STR("task"));
-    payload_text(&p, "queue", f->plan->steps[step].queue);
-    payload_text(&p, "worker", worker);
-    payload_int(&p, "attempt", f->steps[step].attempt);
+    json_put_text_if(&p, "call_id", str_c(call));
+    json_put_text(&p, "tool", STR("task"));
+    json_put_text_if(&p, "queue", f->plan->steps[step].queue);
+    json_put_text_if(&p, "worker", worker);
+    json_put_int(&p, "attempt", f->steps[step].attempt);
     payload_time(&p, "lease_until", d->now_us + lease_ms * 1000);
     status st = payload_close(&p, d, &data, err);
     if (st != ST_OK) return st;
@@ -470,17 +470,17 @@ status flow_lease(const struct decision *d, uint32_t step, str worker, int64_t l
 status flow_recover(const struct decision *d, int64_t engine_attempt,
                     const struct flow_recovery *why, struct error *err) {
     struct flow *f = d->flow;
-    struct payload p;
+    struct buf p;
     str payload = STR_NONE;
     f->ids.engine_attempt = engine_attempt;
     payload_open(&p);
-    payload_text(&p, "node", why->node);
-    if (why->cause == FLOW_NEW_HISTORY) payload_text(&p, "cause", STR("continueAsNew"));
+    json_put_text_if(&p, "node", why->node);
+    if (why->cause == FLOW_NEW_HISTORY) json_put_text(&p, "cause", STR("continueAsNew"));
     if (why->cause == FLOW_WORKER) {
-        payload_text(&p, "cause", STR("workerLost"));
-        payload_text(&p, "stepId", f->plan->steps[why->step].id);
-        payload_int(&p, "attempt", f->steps[why->step].attempt);
-        payload_int(&p, "times", why->times);
+        json_put_text(&p, "cause", STR("workerLost"));
+        json_put_text_if(&p, "stepId", f->plan->steps[why->step].id);
+        json_put_int(&p, "attempt", f->steps[why->step].attempt);
+        json_put_int(&p, "times", why->times);
     }
     status st = payload_close(&p, d, &payload, err);
     if (st != ST_OK) return st;
@@ -494,16 +494,16 @@ status flow_recover(const struct decision *d, int64_t engine_attempt,
 
 status flow_linked(const struct decision *d, const struct flow_link *link, struct error *err) {
     struct flow *f = d->flow;
-    struct payload p;
+    struct buf p;
     str payload = STR_NONE;
     if (f->link.provider_run_id.ptr && str_eq(f->link.workflow_id, link->workflow_id) &&
         str_eq(f->link.provider_run_id, link->provider_run_id))
         return ST_OK;
     payload_open(&p);
-    payload_text(&p, "provider", f->adapter);
-    payload_text(&p, "workflowId", link->workflow_id);
-    payload_text(&p, "providerRunId", link->provider_run_id);
-    payload_text(&p, "queue", link->queue);
+    json_put_text_if(&p, "provider", f->adapter);
+    json_put_text_if(&p, "workflowId", link->workflow_id);
+    json_put_text_if(&p, "providerRunId", link->provider_run_id);
+    json_put_text_if(&p, "queue", link->queue);
     status st = payload_close(&p, d, &payload, err);
     if (st != ST_OK) return st;
     return flow_emit_run(d, EVENT_RUN_PROVIDER_LINKED, (int64_t)f->links + 1, payload, STR_NONE,

@@ -68,43 +68,19 @@ status flow_emit_run(const struct decision *d, enum event_type type, int64_t att
 
 /* ---- payloads ---- */
 
-void payload_open(struct payload *p) {
-    buf_init(&p->buf, EVENT_BYTES_MAX);
-    buf_put_char(&p->buf, '{');
+void payload_open(struct buf *payload) {
+    buf_init(payload, EVENT_BYTES_MAX);
+    json_object_begin(payload);
 }
 
-static void payload_name(struct payload *p, const char *name) {
-    buf_printf(&p->buf, "%s\"%s\":", p->buf.len > 1 ? "," : "", name);
+void payload_time(struct buf *payload, const char *name, int64_t us) {
+    if (us != FLOW_NEVER) json_put_time(payload, name, us);
 }
 
-void payload_text(struct payload *p, const char *name, str value) {
-    if (!value.ptr) return;
-    payload_name(p, name);
-    buf_put_json_str(&p->buf, value);
-}
-
-void payload_json(struct payload *p, const char *name, str json) {
-    if (!json.ptr) return;
-    payload_name(p, name);
-    buf_put(&p->buf, json);
-}
-
-void payload_int(struct payload *p, const char *name, int64_t value) {
-    payload_name(p, name);
-    buf_put_int(&p->buf, value);
-}
-
-void payload_time(struct payload *p, const char *name, int64_t us) {
-    char text[TIME_TEXT_MAX];
-    if (us == FLOW_NEVER) return;
-    payload_name(p, name);
-    buf_put_json_str(&p->buf, str_n(text, time_format_us(us, text)));
-}
-
-status payload_close(struct payload *p, const struct decision *d, str *out, struct error *err) {
-    buf_put_char(&p->buf, '}');
-    bool kept = !p->buf.full && arena_try_str(d->batch->arena, buf_str(&p->buf), out);
-    buf_release(&p->buf);
+status payload_close(struct buf *payload, const struct decision *d, str *out, struct error *err) {
+    json_object_end(payload);
+    bool kept = !payload->full && arena_try_str(d->batch->arena, buf_str(payload), out);
+    buf_release(payload);
     return kept ? ST_OK : no_memory(err);
 }
 
@@ -113,12 +89,12 @@ status payload_close(struct payload *p, const struct decision *d, str *out, stru
 status flow_fail_step(const struct decision *d, uint32_t step, const char *code,
                       const char *message, str actor, struct error *err) {
     struct flow *f = d->flow;
-    struct payload p;
+    struct buf p;
     str payload = STR_NONE;
     payload_open(&p);
-    payload_text(&p, "stepType", str_c(plan_type_name(f->plan->steps[step].type)));
-    payload_text(&p, "code", str_c(code));
-    payload_text(&p, "message", str_c(message));
+    json_put_text(&p, "stepType", str_c(plan_type_name(f->plan->steps[step].type)));
+    json_put_text_if(&p, "code", str_c(code));
+    json_put_text_if(&p, "message", str_c(message));
     status st = payload_close(&p, d, &payload, err);
     if (st != ST_OK) return st;
     struct flow_event item = {.type = EVENT_STEP_FAILED,
@@ -132,11 +108,11 @@ status flow_fail_step(const struct decision *d, uint32_t step, const char *code,
 status flow_complete_step(const struct decision *d, uint32_t step, str output, str actor,
                           struct error *err) {
     struct flow *f = d->flow;
-    struct payload p;
+    struct buf p;
     str payload = STR_NONE;
     payload_open(&p);
-    payload_text(&p, "stepType", str_c(plan_type_name(f->plan->steps[step].type)));
-    payload_json(&p, "output", output);
+    json_put_text(&p, "stepType", str_c(plan_type_name(f->plan->steps[step].type)));
+    json_put_json_if(&p, "output", output);
     status st = payload_close(&p, d, &payload, err);
     if (st != ST_OK) return st;
     struct flow_event item = {.type = EVENT_STEP_COMPLETED,
@@ -150,12 +126,12 @@ status flow_complete_step(const struct decision *d, uint32_t step, str output, s
 status flow_retry_at(const struct decision *d, uint32_t step, int64_t delay_ms, const char *why,
                      str actor, struct error *err) {
     struct flow *f = d->flow;
-    struct payload p;
+    struct buf p;
     str payload = STR_NONE;
     payload_open(&p);
-    payload_text(&p, "reason", str_c(why));
-    payload_text(&p, "after", f->steps[step].code);
-    payload_int(&p, "delayMs", delay_ms);
+    json_put_text_if(&p, "reason", str_c(why));
+    json_put_text_if(&p, "after", f->steps[step].code);
+    json_put_int(&p, "delayMs", delay_ms);
     payload_time(&p, "retryAt", d->now_us + delay_ms * 1000);
     status st = payload_close(&p, d, &payload, err);
     if (st != ST_OK) return st;

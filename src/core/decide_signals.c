@@ -155,15 +155,15 @@ static str signal_ref(const struct flow_signal *s) { return str_n(s->id, UUID_TE
 static status end_signal(const struct decision *d, const struct flow_signal *s, const char *error,
                          const char *message, struct error *err) {
     struct flow *f = d->flow;
-    struct payload p;
+    struct buf p;
     str data = STR_NONE;
     str id = STR_NONE;
     if (!arena_try_str(d->batch->arena, signal_ref(s), &id)) return no_memory(err);
     payload_open(&p);
-    payload_text(&p, "signal_id", id);
-    payload_text(&p, "run_id", f->ids.run_id);
-    if (error) payload_text(&p, "reason", str_c(error));
-    if (message) payload_text(&p, "message", str_c(message));
+    json_put_text_if(&p, "signal_id", id);
+    json_put_text_if(&p, "run_id", f->ids.run_id);
+    if (error) json_put_text_if(&p, "reason", str_c(error));
+    if (message) json_put_text_if(&p, "message", str_c(message));
     status st = payload_close(&p, d, &data, err);
     if (st != ST_OK) return st;
     struct flow_event item = {.type =
@@ -177,10 +177,10 @@ static status end_signal(const struct decision *d, const struct flow_signal *s, 
 
 status flow_signal_payload(const struct decision *d, const struct flow_signal *s, str *out,
                            struct error *err) {
-    struct payload p;
+    struct buf p;
     payload_open(&p);
-    payload_text(&p, "signalId", s->signal.signal_id.ptr ? s->signal.signal_id : signal_ref(s));
-    payload_text(&p, "reason", s->signal.reason);
+    json_put_text_if(&p, "signalId", s->signal.signal_id.ptr ? s->signal.signal_id : signal_ref(s));
+    json_put_text_if(&p, "reason", s->signal.reason);
     return payload_close(&p, d, out, err);
 }
 
@@ -237,13 +237,13 @@ static status approve_or_reject(const struct decision *d, const struct flow_sign
         st =
             flow_fail_step(d, step, "APPROVAL_REJECTED", "the approval was refused", s->actor, err);
     } else {
-        struct payload p;
+        struct buf p;
         str output = STR_NONE;
         payload_open(&p);
-        payload_text(&p, "decision", STR("approved"));
-        payload_text(&p, "by", s->actor);
-        payload_text(&p, "reason", s->signal.reason);
-        payload_json(&p, "payload", s->signal.payload);
+        json_put_text(&p, "decision", STR("approved"));
+        json_put_text_if(&p, "by", s->actor);
+        json_put_text_if(&p, "reason", s->signal.reason);
+        json_put_json_if(&p, "payload", s->signal.payload);
         st = payload_close(&p, d, &output, err);
         if (st == ST_OK) st = flow_complete_step(d, step, output, s->actor, err);
     }

@@ -1,7 +1,7 @@
 /* core/flow_impl.h: what flow.c and the files of deciding share. */
 #pragma once
 
-#include "base/buf.h"
+#include "base/json_out.h"
 #include "core/flow.h"
 
 /* ---- flow.c ---- */
@@ -22,16 +22,11 @@ MUST_CHECK status flow_emit(const struct decision *d, const struct flow_event *i
 MUST_CHECK status flow_emit_run(const struct decision *d, enum event_type type, int64_t attempt,
                                 str payload, str actor, struct error *err);
 
-struct payload { /* a JSON object under construction; its text goes to the batch's arena */
-    struct buf buf;
-};
-void payload_open(struct payload *p);
-void payload_text(struct payload *p, const char *name, str value); /* STR_NONE: no such member */
-void payload_json(struct payload *p, const char *name, str json);  /* likewise */
-void payload_int(struct payload *p, const char *name, int64_t value);
-void payload_time(struct payload *p, const char *name, int64_t us); /* FLOW_NEVER: likewise */
-/* Frees it, also when it fails. */
-MUST_CHECK status payload_close(struct payload *p, const struct decision *d, str *out,
+/* The payload of an event, a JSON object: opened, filled with base/json_out.h, and closed, which moves
+ * its text into the batch's arena and frees the buffer, also when it fails. */
+void payload_open(struct buf *payload);
+void payload_time(struct buf *payload, const char *name, int64_t us); /* FLOW_NEVER: no such member */
+MUST_CHECK status payload_close(struct buf *payload, const struct decision *d, str *out,
                                 struct error *err);
 
 MUST_CHECK status flow_fail_step(const struct decision *d, uint32_t step, const char *code,
