@@ -140,7 +140,7 @@ static void answer_batch(struct call *c, struct append *a) {
             json_object_begin(&c->out);
             json_put_int(&c->out, "line", line->number);
             json_name(&c->out, "error");
-            put_error(&c->out, why);
+            problem_line(&c->out, why);
             json_object_end(&c->out);
         } else {
             view_write(&view_result, &a->results[line->item], &c->out);

@@ -276,21 +276,21 @@ void cursor_write(struct buf *out, char kind, int64_t a, int64_t b);
 /* CURSOR_INVALID at ?cursor. STR_NONE leaves both 0. */
 MUST_CHECK status cursor_read(str text, char kind, int64_t *a, int64_t *b, struct error *err);
 
-/* ---- json_out.c: small pieces of answers ---- */
+/* ---- page.c ---- */
 
 /* {"items":[ */
 void page_begin(struct buf *out);
 /* Ends a page: ],"next":"..."} with a cursor for two numbers, or null if there is no more. */
 void page_end(struct buf *out, bool more, char kind, int64_t a, int64_t b);
 void page_end_text(struct buf *out, str cursor); /* the same; STR_NONE: there is no more */
-/* {"code":...,"where":...,"message":...}: of one line of a batch. */
-void put_error(struct buf *out, const struct error *err);
 
 /* ---- problem.c ---- */
 
 int problem_status(const struct error *err); /* the HTTP status */
 /* Whether the same request may be answered otherwise later. */
 bool problem_retryable(const struct error *err, int http_status);
+/* {"code":...,"where":...,"message":...}: of one line of a batch. */
+void problem_line(struct buf *out, const struct error *err);
 void problem_write(struct buf *out, const struct error *err, int http_status, str request_id,
                    const uuid *trace, const struct problem_item *items, size_t count);
 

@@ -62,18 +62,7 @@ static status validate(struct call *c, struct ledger *unused, struct error *err)
     json_object_begin(out);
     json_put_bool(out, "valid", st == ST_OK && p->report.status != REPORT_ERRORS);
     json_name(out, "errors");
-    json_array_begin(out);
-    for (size_t i = 0; i < p->problems.count; i++) {
-        const struct plan_problem *problem = &p->problems.items[i];
-        json_object_begin(out);
-        json_put_text(out, "code", str_c(reason_name(problem->code)));
-        json_put_text(out, "pointer", problem->pointer);
-        json_put_int(out, "line", problem->line);
-        json_put_int(out, "column", problem->column);
-        json_put_text(out, "message", problem->message);
-        json_object_end(out);
-    }
-    json_array_end(out);
+    plan_problems_json(&p->problems, out);
     json_put_bool(out, "more", p->problems.more);
     json_put_text(out, "adapter", str_c(adapter_name(p->adapter)));
     json_name(out, "report");

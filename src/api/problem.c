@@ -17,6 +17,14 @@ static void put_item(struct buf *out, str where, str code, str message) {
     json_object_end(out);
 }
 
+void problem_line(struct buf *out, const struct error *err) {
+    json_object_begin(out);
+    json_put_text(out, "code", str_c(error_name(err)));
+    json_put_text(out, "where", str_c(err->where));
+    json_put_text(out, "message", str_c(err->msg));
+    json_object_end(out);
+}
+
 void problem_write(struct buf *out, const struct error *err, int http_status, str request_id,
                    const uuid *trace, const struct problem_item *items, size_t count) {
     const char *code = error_name(err);

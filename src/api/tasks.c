@@ -346,7 +346,7 @@ static void results_given(struct call *c) {
         if (why) {
             json_put_int(&c->out, "line", r->items[i].line);
             json_name(&c->out, "error");
-            put_error(&c->out, why);
+            problem_line(&c->out, why);
         } else {
             json_put_bool(&c->out, "ok", true);
         }

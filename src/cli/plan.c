@@ -83,18 +83,7 @@ static void put_report(struct cli *cli, const struct plan_file *file,
     put_shown(out, "file", file->path);
     json_put_bool(out, "valid", file->plan != NULL);
     json_name(out, "problems");
-    json_array_begin(out);
-    for (size_t i = 0; i < file->problems->count; i++) {
-        const struct plan_problem *problem = &file->problems->items[i];
-        json_object_begin(out);
-        json_put_text(out, "code", str_c(reason_name(problem->code)));
-        json_put_text(out, "pointer", problem->pointer);
-        json_put_int(out, "line", problem->line);
-        json_put_int(out, "column", problem->column);
-        json_put_text(out, "message", problem->message);
-        json_object_end(out);
-    }
-    json_array_end(out);
+    plan_problems_json(file->problems, out);
     json_put_bool(out, "more", file->problems->more);
     json_put_text(out, "adapter", str_c(adapter_name(adapter)));
     json_name(out, "report");

@@ -115,6 +115,9 @@ struct plan_problems {
     bool more; /* there were more than fit */
 };
 
+/* [{"code":...,"pointer":...,"line":...,"column":...,"message":...}, ...] */
+void plan_problems_json(const struct plan_problems *problems, struct buf *out);
+
 /* Parses and validates. Everything lives in the arena, the text too (it is copied). ST_INVALID or
  * ST_LIMIT with problems->count > 0, the first of which is in *err as well; ST_RETRY out of memory. */
 MUST_CHECK status plan_parse(str text, struct arena *arena, struct plan **out,

@@ -2,6 +2,7 @@
 #include <stdarg.h>
 
 #include "base/json.h"
+#include "base/json_out.h"
 #include "core/plan_impl.h"
 
 enum { POINTER_BYTES_MAX = 1024, SHOWN_BYTES_MAX = 64 };
@@ -190,4 +191,19 @@ status plan_report_json(str text, size_t bad_at, struct arena *arena, struct pla
     }
     out->count = 1;
     return first_as_error(out, err);
+}
+
+void plan_problems_json(const struct plan_problems *problems, struct buf *out) {
+    json_array_begin(out);
+    for (size_t i = 0; i < problems->count; i++) {
+        const struct plan_problem *p = &problems->items[i];
+        json_object_begin(out);
+        json_put_text(out, "code", str_c(reason_name(p->code)));
+        json_put_text(out, "pointer", p->pointer);
+        json_put_int(out, "line", p->line);
+        json_put_int(out, "column", p->column);
+        json_put_text(out, "message", p->message);
+        json_object_end(out);
+    }
+    json_array_end(out);
 }

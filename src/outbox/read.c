@@ -1,6 +1,7 @@
 /* outbox/read.c: reading the outbox: one effect, a page of them, what is due, how many wait. For
  * any ledger, a reader's or a writer's. */
 #include "base/json.h"
+#include "base/json_out.h"
 #include "base/log.h"
 #include "ledger/impl.h"
 #include "outbox/outbox.h"
@@ -55,15 +56,11 @@ static status read_failure(yyjson_val *failure, struct arena *arena, str *out, s
     (void)json_str(json_member(failure, "error_message"), &message);
     struct buf b;
     buf_init(&b, EVENT_BYTES_MAX);
-    buf_put_c(&b, "{\"code\":");
-    buf_put_json_str(&b, code);
-    buf_put_c(&b, ",\"message\":");
-    buf_put_json_str(&b, message);
-    if (json_str(json_member(failure, "stack"), &stack)) {
-        buf_put_c(&b, ",\"stack\":");
-        buf_put_json_str(&b, stack);
-    }
-    buf_put_char(&b, '}');
+    json_object_begin(&b);
+    json_put_text(&b, "code", code);
+    json_put_text(&b, "message", message.ptr ? message : STR(""));
+    if (json_str(json_member(failure, "stack"), &stack)) json_put_text(&b, "stack", stack);
+    json_object_end(&b);
     bool kept = !b.full && arena_try_str(arena, buf_str(&b), out);
     buf_release(&b);
     return kept ? ST_OK : outbox_no_memory(err);
