@@ -42,8 +42,9 @@ struct poll {
     int64_t max, lease_ms, wait_ms;
     struct engine_poll *poll; /* while it waits */
     struct share *share;
-    bool asking; /* inside engine_poll(): an answer is kept until it returns */
+    bool asking; /* inside a call of the engine: an answer is kept until it returns */
     bool answered;
+    bool held;              /* takes tasks while the results of the same request are handed in */
     bool after_results;     /* the tasks are the last line of a batch's answer */
     struct receipt *before; /* of a repeated request: what it did */
     size_t before_count;
@@ -78,6 +79,8 @@ static void answer_poll(struct call *c) {
 static void on_tasks(void *context, const struct task *tasks, size_t count) {
     struct call *c = context;
     struct poll *p = c->own;
+    p->poll = NULL;
+    if (p->held) return; /* the engine closes: what it has leased runs out. The results answer */
     put_tasks(&c->out, tasks, count);
     if (p->after_results) buf_put_char(&c->out, '\n');
     p->answered = true;
@@ -160,13 +163,23 @@ static bool poll_again(struct call *c) {
     return true;
 }
 
-static void poll_over(struct call *c) { share_give(((struct poll *)c->own)->share, SHARE_POLLS); }
+static void poll_over(struct call *c) {
+    struct poll *p = c->own;
+    share_give(p->share, SHARE_POLLS);
+    if (p->poll)
+        engine_poll_cancel(c->api->engine, p->poll); /* its results could not be answered */
+    p->poll = NULL;
+}
 
-static status start_poll(struct call *c, struct poll *p, struct error *err) {
+static int64_t poll_deadline(const struct call *c, const struct poll *p) {
+    return clock_wall_us() + (c->api->draining ? 0 : p->wait_ms * 1000);
+}
+
+/* With `held`, it is not answered before release_poll(). */
+static status open_poll(struct call *c, struct poll *p, bool held, struct error *err) {
     c->receipt.http_status = 200;
-    if (c->api->draining) p->wait_ms = 0;
     status st = ST_OK;
-    if (p->wait_ms > 0)
+    if (p->wait_ms > 0 && !c->api->draining && !p->share)
         st = share_take(&c->api->shares, str_c(c->who->tenant), SHARE_POLLS, &p->share, err);
     if (st != ST_OK) return st;
     c->ended = poll_over;
@@ -176,18 +189,39 @@ static status start_poll(struct call *c, struct poll *p, struct error *err) {
                                    .worker = p->worker,
                                    .max = (size_t)p->max,
                                    .lease_ms = p->lease_ms,
-                                   .deadline_us = clock_wall_us() + p->wait_ms * 1000,
-                                   .receipt = c->keyed ? &c->receipt : NULL};
+                                   .deadline_us = poll_deadline(c, p),
+                                   .receipt = c->keyed ? &c->receipt : NULL,
+                                   .held = held};
     st = engine_poll(c->api->engine, &request, on_tasks, c, &p->poll, err);
     p->asking = false;
-    if (st != ST_OK) return st;
+    p->held = held && st == ST_OK;
+    if (st != ST_OK) p->poll = NULL;
+    return st;
+}
+
+static void await_tasks(struct call *c) {
+    struct poll *p = c->own;
     if (p->answered) {
         answer_poll(c);
-        return ST_OK;
+        return;
     }
     c->cut = stop_polling;
     http_on_gone(c->exchange, on_gone, c);
-    return ST_OK;
+}
+
+static status start_poll(struct call *c, struct poll *p, struct error *err) {
+    status st = open_poll(c, p, false, err);
+    if (st == ST_OK) await_tasks(c);
+    return st;
+}
+
+static void release_poll(struct call *c) {
+    struct poll *p = c->own;
+    p->held = false;
+    p->asking = true;
+    engine_poll_release(c->api->engine, p->poll, poll_deadline(c, p));
+    p->asking = false;
+    await_tasks(c);
 }
 
 static status poll_tenant(struct call *c, str *tenant, struct error *err) {
@@ -358,6 +392,13 @@ static void results_given(struct call *c) {
     }
     r->poll.after_results = true;
     bool closing = c->api->closing; /* perhaps in the middle of the engine's own end */
+    if (!closing && r->poll.poll) {
+        release_poll(c);
+        return;
+    }
+    if (r->poll.poll) engine_poll_cancel(c->api->engine, r->poll.poll);
+    r->poll.poll = NULL;
+    r->poll.held = false;
     if (!closing && poll_again(c)) return;
     if (closing || start_poll(c, &r->poll, &err) != ST_OK)
         on_tasks(c, NULL, 0); /* the results were taken: that is what must be said */
@@ -481,7 +522,11 @@ static void give_one_result(struct call *c, struct result *item) {
 
 static void give_results(struct call *c) {
     struct results *r = c->own;
+    struct error ignored; /* a poll that cannot begin now is tried again when the results are in */
     r->actor = call_actor(c);
+    /* It waits before the results are taken: then the tasks that follow from them are leased in the
+     * commits that take them. A repeated request first looks for the tasks that it was given. */
+    if (r->poll_queue.ptr && !c->before) (void)!open_poll(c, &r->poll, true, &ignored);
     r->pending = 1 + r->count; /* one our own: the end comes after the last, whoever answers when */
     for (size_t i = 0; i < r->count; i++) {
         struct result *item = &r->items[i];

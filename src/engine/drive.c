@@ -185,6 +185,29 @@ static status take_news(struct engine_run *r, const struct decision *d, struct e
     return ST_OK;
 }
 
+/* Tasks for which somebody waits are leased in the batch that starts their steps: one commit, not
+ * two. A promise travels as news, so that it is kept or taken back with the commit. */
+static status lease_started(struct engine_run *r, const struct decision *d, struct error *err) {
+    struct news **end = &r->sent;
+    uint32_t decided = r->batch.count; /* the leases come behind */
+    if (!r->eng->polls || r->flow.stuck) return ST_OK;
+    while (*end)
+        end = &(*end)->next;
+    for (uint32_t i = 0; i < decided && r->batch.count < BATCH_EVENTS_MAX; i++) {
+        uint32_t step = r->batch.items[i].step;
+        if (r->batch.items[i].type != EVENT_STEP_STARTED) continue;
+        if (!flow_task_is_free(&r->flow, step, d->now_us)) continue; /* it ended at once */
+        struct news *n = tasks_promise(r, step);
+        if (!n) continue;
+        *end = n;
+        end = &n->next;
+        status st = take_lease(r, d, n, err);
+        if (st != ST_OK) return st;
+        n->rides = true;
+    }
+    return ST_OK;
+}
+
 /* Runs of this process that were let in, but whose RunStarted is not stored yet: the store does not
  * count them. */
 static void count_starting(const struct engine_run *r, int64_t *tenant, int64_t *plan) {
@@ -244,7 +267,8 @@ static status decide(struct engine_run *r, struct error *err) {
     if (st == ST_OK) st = take_news(r, &d, err);
     if (st != ST_OK) return st;
     d.may_start = may_start(r, &d.why_not);
-    return flow_decide(&d, err);
+    st = flow_decide(&d, err);
+    return st == ST_OK ? lease_started(r, &d, err) : st;
 }
 
 /* ---- committing ---- */

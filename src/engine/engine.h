@@ -191,6 +191,9 @@ struct poll_request {
     int64_t lease_ms;              /* unless the plan says otherwise */
     int64_t deadline_us;           /* answered then with what there is: nothing */
     const struct receipt *receipt; /* or NULL. Copied; see below */
+    /* Takes tasks, but is not answered before engine_poll_release(), which says the deadline: for a
+     * worker that hands in results, from which its next tasks may follow. */
+    bool held;
 };
 struct engine_poll;
 /* Leases up to `max` tasks of the queue; answers when there is at least one, or at the deadline
@@ -199,6 +202,8 @@ struct engine_poll;
 MUST_CHECK status engine_poll(struct engine *engine, const struct poll_request *request,
                               engine_tasks_done done, void *context, struct engine_poll **out,
                               struct error *err);
+/* It may be answered from now on; `done` may be called before this returns. */
+void engine_poll_release(struct engine *engine, struct engine_poll *poll, int64_t deadline_us);
 /* It waits no longer: `done` comes now, or when it is known which of its leases were committed. */
 void engine_poll_stop(struct engine *engine, struct engine_poll *poll);
 /* The poller went away: no answer comes. */

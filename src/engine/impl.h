@@ -163,6 +163,7 @@ struct engine_poll {
     engine_tasks_done done;
     void *context;
     bool gone;
+    bool held;                     /* see struct poll_request */
     const struct receipt *receipt; /* to be committed with each lease, or NULL */
     struct task *tasks;
     struct arena arena;
@@ -258,6 +259,9 @@ MUST_CHECK status run_read_newer(struct engine_run *r, struct error *err);
 void tasks_offer(struct engine_run *r, uint32_t step);
 void tasks_offer_freed(struct engine_run *r); /* those whose lease ran out */
 void tasks_leased(struct engine_run *r, struct news *n);
+/* The lease of a step that is about to start, for a poll that waits; it must be decided in the
+ * batch that starts the step. NULL: nobody waits for it, or no memory: then it is offered later. */
+struct news *tasks_promise(struct engine_run *r, uint32_t step);
 /* Gives the news of a lease its rider, in the batch's arena, if the poll wants one. */
 MUST_CHECK status tasks_ride(struct engine_run *r, struct news *n, struct error *err);
 void tasks_forget(struct engine_run *r);

@@ -3,7 +3,10 @@
  * A task waits in the queue of its tenant and name as long as its step is open and nobody holds it.
  * Handing it out is a ToolCalled fact, durable before the worker sees the task; its occurrence
  * number is the fencing number that the worker's answer must carry. An entry in a queue is only a
- * hint: whether the task is free is asked of the flow when it is handed out. */
+ * hint: whether the task is free is asked of the flow when it is handed out.
+ *
+ * When somebody polls already as a step is decided to start, its lease is decided with it and both
+ * are in one commit (drive.c): the task is never offered. */
 #include "base/json.h"
 #include "base/limits.h"
 #include "engine/impl.h"
@@ -25,14 +28,21 @@ static void forget_queues(struct engine *eng) {
     }
 }
 
-static struct task_queue *queue_of(struct engine *eng, str tenant_id, str name) {
-    char mem[2 * ID_BYTES_MAX + 2];
+enum { QUEUE_KEY_MAX = 2 * ID_BYTES_MAX + 2 };
+
+static str queue_key(str tenant_id, str name, char mem[QUEUE_KEY_MAX]) {
     struct buf key;
-    buf_init_fixed(&key, mem, sizeof(mem));
+    buf_init_fixed(&key, mem, QUEUE_KEY_MAX);
     buf_put(&key, tenant_id);
     buf_put_char(&key, '|');
     buf_put(&key, name);
-    struct task_queue *q = map_get(&eng->queues, buf_str(&key));
+    return buf_str(&key);
+}
+
+static struct task_queue *queue_of(struct engine *eng, str tenant_id, str name) {
+    char mem[QUEUE_KEY_MAX];
+    str key = queue_key(tenant_id, name, mem);
+    struct task_queue *q = map_get(&eng->queues, key);
     if (q) return q;
     forget_queues(eng);
     q = mem_alloc(sizeof(*q) + key.len);
@@ -82,7 +92,7 @@ static void poll_join_queue(struct engine_poll *p) {
 
 /* Answers when every lease on its way has arrived, and there is something to tell or no time left. */
 static void poll_maybe_answer(struct engine_poll *p, int64_t now_us) {
-    if (p->pending > 0) return;
+    if (p->pending > 0 || (p->held && !p->gone)) return;
     bool late = now_us >= p->deadline_us;
     if (p->leased == 0 && !late && !p->gone) return;
     if (!p->gone) p->done(p->context, p->tasks, p->leased);
@@ -105,29 +115,43 @@ static struct task_entry *next_free(struct task_queue *q, int64_t now_us) {
     return NULL;
 }
 
-static void hand_out(struct engine_poll *p, const struct task_entry *e) {
-    int64_t planned = e->run->plan->steps[e->step].lease_ms; /* the plan knows its work best */
+/* Whoever waits longest and can take one more task; NULL: nobody. */
+static struct engine_poll *next_poll(struct task_queue *q) {
+    while (q->polls && q->polls->leased + q->polls->pending >= q->polls->max)
+        poll_leave_queue(q->polls);
+    return q->polls;
+}
+
+/* Promises a task to a poll; NULL: out of memory. */
+static struct news *promise(struct engine_poll *p, const struct engine_run *r, uint32_t step) {
+    int64_t planned = r->plan->steps[step].lease_ms; /* the plan knows its work best */
     int64_t ms = planned > LEASE_MS_MAX ? LEASE_MS_MAX : planned > 0 ? planned : p->lease_ms;
-    struct news *n = news_new(
-        &(struct news){.kind = NEWS_LEASE, .lease = {.poll = p, .step = e->step, .ms = ms}});
-    if (!n) return; /* offered again when its turn comes */
+    struct news *n =
+        news_new(&(struct news){.kind = NEWS_LEASE, .lease = {.poll = p, .step = step, .ms = ms}});
+    if (!n) return NULL;
     p->pending++;
-    run_push(e->run, n);
+    if (p->leased + p->pending >= p->max) poll_leave_queue(p);
+    return n;
 }
 
 static void match(struct task_queue *q, int64_t now_us) {
-    while (q->polls && q->first) {
-        struct engine_poll *p = q->polls;
-        if (p->leased + p->pending >= p->max) {
-            poll_leave_queue(p);
-            continue;
-        }
-        struct task_entry *e = next_free(q, now_us);
+    while (q->first) {
+        struct engine_poll *p = next_poll(q);
+        struct task_entry *e = p ? next_free(q, now_us) : NULL;
         if (!e) return;
-        if (p->leased + p->pending + 1 >= p->max) poll_leave_queue(p);
-        hand_out(p, e);
+        struct news *n = promise(p, e->run, e->step);
+        if (n) run_push(e->run, n); /* else it is offered again when its turn comes */
         mem_free(e);
     }
+}
+
+struct news *tasks_promise(struct engine_run *r, uint32_t step) {
+    char mem[QUEUE_KEY_MAX];
+    const struct plan_step *s = &r->plan->steps[step];
+    if (s->type != PLAN_TASK) return NULL;
+    struct task_queue *q = map_get(&r->eng->queues, queue_key(r->ids.tenant_id, s->queue, mem));
+    struct engine_poll *p = q ? next_poll(q) : NULL;
+    return p ? promise(p, r, step) : NULL;
 }
 
 void tasks_offer(struct engine_run *r, uint32_t step) {
@@ -285,7 +309,8 @@ status engine_poll(struct engine *eng, const struct poll_request *request, engin
                               .queue = q,
                               .max = request->max,
                               .lease_ms = request->lease_ms,
-                              .deadline_us = request->deadline_us,
+                              .deadline_us = request->held ? FLOW_NEVER : request->deadline_us,
+                              .held = request->held,
                               .done = done,
                               .context = context,
                               .arena = p->arena};
@@ -311,7 +336,16 @@ status engine_poll(struct engine *eng, const struct poll_request *request, engin
     return ST_OK;
 }
 
+void engine_poll_release(struct engine *eng, struct engine_poll *p, int64_t deadline_us) {
+    ASSERT(p->held);
+    p->held = false;
+    p->deadline_us = deadline_us;
+    poll_maybe_answer(p, eng->ports.now_us(eng->ports.context));
+    engine_arm(eng);
+}
+
 void engine_poll_stop(struct engine *eng, struct engine_poll *p) {
+    ASSERT(!p->held);
     p->deadline_us = 0;
     poll_leave_queue(p);
     poll_maybe_answer(p, eng->ports.now_us(eng->ports.context));
@@ -460,6 +494,7 @@ void tasks_close(struct engine *eng) {
     struct map_slot *slot = NULL;
     for (struct engine_poll *p = eng->polls, *next; p; p = next) {
         next = p->all_next;
+        p->held = false;
         p->pending = 0;
         p->deadline_us = 0;
         poll_maybe_answer(p, 1);

@@ -436,3 +436,189 @@ TEST_DB(engine_task_lease_survives_a_restart) {
     CHECK(bed_wait(&bed, "r2") == RUN_COMPLETED);
     bed_release(&bed);
 }
+
+/* ---- leased in the commit that starts the step ---- */
+
+struct commits {
+    int64_t all;      /* commits of the engine */
+    int64_t together; /* of these, with a lease for a step that the same commit starts */
+};
+
+static void count_commit(struct bed *bed, const struct engine_note *note, size_t i) {
+    struct commits *c = bed->context;
+    if (i > 0) return;
+    c->all++;
+    bool together = false;
+    for (size_t s = 0; s < note->count; s++) {
+        for (size_t t = s + 1; t < note->count && note->events[s].type == EVENT_STEP_STARTED; t++)
+            together = together || (note->events[t].type == EVENT_TOOL_CALLED &&
+                                    str_eq(note->events[s].subject, note->events[t].subject));
+    }
+    c->together += together;
+}
+
+static void bed_count(struct bed *bed, struct commits *c) {
+    *c = (struct commits){0};
+    bed->context = c;
+    bed->on_event = count_commit;
+}
+
+#define TWO_TASKS PLAN(TASK("a", ""), TASK("b", ",\"dependsOn\":[\"a\"]"))
+
+/* A worker that waits costs no commit of its own: n tasks, n + 1 commits. */
+TEST_DB(engine_task_is_leased_in_the_commit_that_starts_its_step) {
+    struct bed bed;
+    struct commits c;
+    struct polled p;
+    bed_init(&bed, url);
+    bed_count(&bed, &c);
+    bed_open(&bed);
+    poll_begin(&bed, &p, "w", 1, 60000, 20000);
+    start(&bed, TWO_TASKS, "r");
+    poll_end(&p);
+    CHECK(p.count == 1 && is(p.tasks[0].ref.step_id, "a") && p.tasks[0].ref.lease == 1);
+    CHECK(c.all == 1 && c.together == 1, "%lld %lld", (long long)c.all, (long long)c.together);
+    struct task_ref first = p.tasks[0].ref;
+    poll_begin(&bed, &p, "w", 1, 60000, 20000);
+    CHECK(answer(&bed, &first, true, "1", NULL).code == ST_OK);
+    poll_end(&p);
+    CHECK(p.count == 1 && is(p.tasks[0].ref.step_id, "b") && p.tasks[0].ref.lease == 1);
+    CHECK(c.all == 2 && c.together == 2, "%lld %lld", (long long)c.all, (long long)c.together);
+    CHECK(answer(&bed, &p.tasks[0].ref, true, "2", NULL).code == ST_OK);
+    CHECK(bed_wait(&bed, "r") == RUN_COMPLETED);
+    CHECK(c.all == 3 && c.together == 2);
+    bed_release(&bed);
+}
+
+/* Nobody waits: the task is offered, and its lease has a commit of its own. */
+TEST_DB(engine_task_that_nobody_waits_for_is_leased_later) {
+    struct bed bed;
+    struct commits c;
+    bed_init(&bed, url);
+    bed_count(&bed, &c);
+    bed_open(&bed);
+    start(&bed, PLAN(TASK("a", "")), "r");
+    CHECK(c.all == 1 && c.together == 0);
+    struct polled p = poll_for(&bed, "w", 1, 60000, 20000);
+    CHECK(p.count == 1 && c.all == 2 && c.together == 0);
+    bed_release(&bed);
+}
+
+/* Two that wait get one task each, in one commit; a third task has nobody and waits. */
+TEST_DB(engine_tasks_that_start_together_go_to_all_who_wait) {
+    struct bed bed;
+    struct commits c;
+    struct polled p1;
+    struct polled p2;
+    bed_init(&bed, url);
+    bed_count(&bed, &c);
+    bed_open(&bed);
+    poll_begin(&bed, &p1, "w1", 1, 60000, 20000);
+    poll_begin(&bed, &p2, "w2", 1, 60000, 20000);
+    start(&bed, PLAN(TASK("a", ""), TASK("b", ""), TASK("c", "")), "r");
+    poll_end(&p1);
+    poll_end(&p2);
+    CHECK(p1.count == 1 && is(p1.tasks[0].ref.step_id, "a"));
+    CHECK(p2.count == 1 && is(p2.tasks[0].ref.step_id, "b"));
+    CHECK(c.all == 1 && c.together == 1);
+    CHECK(is(find_row(&bed, "r", EVENT_TOOL_CALLED, "b", 0)->actor, "w2"));
+    struct polled p3 = poll_for(&bed, "w3", 5, 60000, 20000);
+    CHECK(p3.count == 1 && is(p3.tasks[0].ref.step_id, "c") && p3.tasks[0].ref.lease == 1);
+    bed_release(&bed);
+}
+
+static void nothing(void *context, status code, const struct error *err) {
+    UNUSED(context);
+    UNUSED(code);
+    UNUSED(err);
+}
+
+/* Starts a run, and returns while its first commit is under way. */
+static void start_only(struct bed *bed, const char *plan, const char *run_id) {
+    char id[ID_BYTES_MAX + 1];
+    struct start_request request = bed_request(bed, plan, run_id);
+    engine_start(host_engine(bed->host), &request, id, nothing, NULL);
+}
+
+/* A poll that is gone before the step starts takes nothing. One that goes while the commit is under
+ * way has its lease: nobody is answered, and the task returns when the lease runs out, with a
+ * higher fencing number. */
+TEST_DB(engine_task_leased_to_nobody_returns) {
+    struct bed bed;
+    struct polled p;
+    bed_init(&bed, url);
+    bed_open(&bed);
+    poll_begin(&bed, &p, "w1", 1, 60000, 20000);
+    engine_poll_cancel(host_engine(bed.host), p.poll);
+    start(&bed, PLAN(TASK("a", "")), "before");
+    struct polled next = poll_for(&bed, "w2", 1, 60000, 20000);
+    CHECK(next.count == 1 && is(next.tasks[0].ref.run_id, "before") &&
+          next.tasks[0].ref.lease == 1);
+
+    poll_begin(&bed, &p, "w1", 1, 300, 20000);
+    start_only(&bed, PLAN(TASK("a", "")), "during");
+    engine_poll_cancel(host_engine(bed.host), p.poll);
+    next = poll_for(&bed, "w2", 1, 60000, 20000);
+    CHECK(!p.there); /* it was gone */
+    CHECK(next.count == 1 && is(next.tasks[0].ref.run_id, "during") &&
+          next.tasks[0].ref.lease == 2);
+    CHECK(is(find_row(&bed, "during", EVENT_TOOL_CALLED, "a", 0)->actor, "w1"));
+    struct task_ref stale = next.tasks[0].ref;
+    stale.lease = 1;
+    check_lost(answer(&bed, &stale, true, "1", NULL));
+    CHECK(answer(&bed, &next.tasks[0].ref, true, "1", NULL).code == ST_OK);
+    CHECK(bed_wait(&bed, "during") == RUN_COMPLETED);
+    bed_release(&bed);
+}
+
+/* The process ends with the lease stored and the worker not answered: after the restart the lease
+ * holds until its time is over. */
+TEST_DB(engine_task_leased_with_its_start_returns_after_a_restart) {
+    struct bed bed;
+    struct polled p;
+    bed_init(&bed, url);
+    bed_open(&bed);
+    poll_begin(&bed, &p, "w1", 1, 700, 20000);
+    start(&bed, PLAN(TASK("a", "")), "r");
+    bed_reopen(&bed);
+    CHECK(poll_for(&bed, "w2", 1, 60000, 10).count == 0);
+    struct polled next = poll_for(&bed, "w2", 1, 60000, 20000);
+    CHECK(next.count == 1 && next.tasks[0].ref.attempt == 1 && next.tasks[0].ref.lease == 2);
+    CHECK(answer(&bed, &next.tasks[0].ref, true, "1", NULL).code == ST_OK);
+    CHECK(bed_wait(&bed, "r") == RUN_COMPLETED);
+    bed_release(&bed);
+}
+
+/* A held poll takes the tasks that follow from results, and says nothing before it is released. */
+TEST_DB(engine_poll_that_is_held_answers_when_released) {
+    struct bed bed;
+    struct error err = {0};
+    struct commits c;
+    bed_init(&bed, url);
+    bed_open(&bed);
+    start(&bed, TWO_TASKS, "r");
+    struct polled first = poll_for(&bed, "w", 1, 60000, 20000);
+    struct polled p = {.bed = &bed};
+    struct poll_request held = {.tenant_id = STR("acme"),
+                                .queue = STR("q"),
+                                .worker = STR("w"),
+                                .max = 3,
+                                .lease_ms = 60000,
+                                .held = true};
+    CHECK(engine_poll(host_engine(bed.host), &held, on_tasks, &p, &p.poll, &err) == ST_OK);
+    bed_count(&bed, &c);
+    CHECK(answer(&bed, &first.tasks[0].ref, true, "1", NULL).code == ST_OK);
+    bed_turn(&bed, 50);
+    CHECK(!p.there && c.all == 1 && c.together == 1);
+    engine_poll_release(host_engine(bed.host), p.poll, clock_wall_us() + 60000000);
+    CHECK(p.there && p.count == 1 && is(p.tasks[0].ref.step_id, "b"));
+
+    p = (struct polled){.bed = &bed}; /* and with nothing to say it waits for its deadline */
+    CHECK(engine_poll(host_engine(bed.host), &held, on_tasks, &p, &p.poll, &err) == ST_OK);
+    bed_turn(&bed, 50);
+    engine_poll_release(host_engine(bed.host), p.poll, clock_wall_us() + 60000000);
+    CHECK(!p.there);
+    engine_poll_stop(host_engine(bed.host), p.poll);
+    CHECK(p.there && p.count == 0);
+    bed_release(&bed);
+}
