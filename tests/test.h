@@ -34,6 +34,7 @@ void test_register_db(const char *name, test_db_func func);
 #define CHECK_PICK(cond, ...)                                                                      \
     ((cond) ? (void)test_checks++ : test_fail(__FILE__, __LINE__, #cond, __VA_ARGS__))
 extern _Thread_local unsigned test_checks; /* that held; a test without any fails */
+/* For a check that is a function of its own, which also counts: test_checks++. */
 _Noreturn void test_fail(const char *file, int line, const char *cond, const char *fmt, ...);
 /* For what is missing on this machine. With CI=true the reason must be in tests/allowed-skips. */
 _Noreturn void test_skip(const char *why);

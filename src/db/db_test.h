@@ -14,6 +14,7 @@ static struct error err;
 #define FAILS(want, call) db_test_expect(__FILE__, __LINE__, #call, (want), (call))
 static inline void db_test_expect(const char *file, int line, const char *call, status want,
                                   status got) {
+    test_checks++;
     if (got != want)
         test_fail(file, line, call, "%s, not %s: %s", status_name(got), status_name(want), err.msg);
     if (want != ST_OK && err.code != want) test_fail(file, line, call, "the error was not filled");

@@ -14,6 +14,7 @@ static cairn_error err;
 
 #define OK(call) check_ok((call), __LINE__)
 static void check_ok(cairn_status st, int line) {
+    test_checks++;
     if (st != CAIRN_OK) {
         test_fail(__FILE__, line, "OK", "%s: %s", cairn_status_name(st), err.message);
     }
@@ -22,6 +23,7 @@ static void check_ok(cairn_status st, int line) {
 #define FAILS(want, reason, call)                                                                  \
     (err = (cairn_error){0}, check_fails((call), (want), (reason), __LINE__))
 static void check_fails(cairn_status st, cairn_status want, const char *reason, int line) {
+    test_checks++;
     if (st == want && err.code == want && err.message[0] != 0 && strcmp(err.reason, reason) == 0)
         return;
     test_fail(__FILE__, line, "FAILS", "%s, %s: %s", cairn_status_name(st), err.reason,

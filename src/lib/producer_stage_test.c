@@ -6,10 +6,12 @@
 struct error test_err;
 
 void stage_check_ok(status st, const char *file, int line) {
+    test_checks++;
     if (st != ST_OK) test_fail(file, line, "OK", "%s: %s", status_name(st), test_err.msg);
 }
 
 void stage_check_refused(status st, const char *reason, const char *file, int line) {
+    test_checks++;
     const char *found = reason_name(test_err.reason);
     if (st == ST_CONFLICT && strcmp(found, reason) == 0) return;
     test_fail(file, line, "REFUSED", "%s, %s: %s", status_name(st), found, test_err.msg);

@@ -11,6 +11,7 @@ static struct error err;
 
 #define OK(call) check_ok((call), __LINE__)
 static void check_ok(status st, int line) {
+    test_checks++;
     if (st != ST_OK) test_fail(__FILE__, line, "OK", "%s: %s", status_name(st), err.msg);
 }
 
