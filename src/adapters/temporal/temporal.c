@@ -257,8 +257,10 @@ static void end(struct temporal *t) {
 }
 
 void temporal_check_end(struct temporal *t) {
-    if (t->state == TEMPORAL_ENDING) free_if_over(t);
-    if (t->state == TEMPORAL_CLOSING) uv_timer_start(&t->timer, on_timer, 0, 0);
+    if (t->state == TEMPORAL_CLOSING)
+        uv_timer_start(&t->timer, on_timer, 0, 0);
+    else if (t->state == TEMPORAL_ENDING)
+        free_if_over(t);
 }
 
 static void on_timer(uv_timer_t *timer) {
