@@ -31,8 +31,8 @@ enum { OVERLAP_EVENTS_MIN = 128 };
 
 enum { GATHER_SHARE = 4, GATHER_NS_MAX = 1000000 };
 
-/* Of a group that is durable a member may have been refused: that stands in its `joined`, and why in
- * its `err`. */
+/* Of a group that is durable a member may have been refused: that stands in its `joined`, and why
+ * in its `err`. */
 static void answer(struct writer_call **calls, size_t n, status code, const struct error *err) {
     for (size_t i = 0; i < n; i++) {
         if (code != ST_OK && calls[i]->stream) calls[i]->stream->failed = true;
@@ -97,41 +97,6 @@ static bool settle(struct writer *w) {
     return st == ST_OK;
 }
 
-/* Commits the group, or sends its commit on its way. False: what was under way before has failed,
- * and with it perhaps what some of these calls stand on; nothing was done with them. */
-static bool commit(struct writer *w, struct writer_call **calls, size_t n,
-                   const struct group_size *size) {
-    struct append_request *requests[QUEUE_REQUESTS_MAX];
-    struct error err = {0};
-    int64_t start = clock_mono_ns();
-    take_requests(calls, n, requests);
-    bool large = size->items >= OVERLAP_EVENTS_MIN && size->members == 0 &&
-                 ledger_overlaps(w->ledger);
-    bool beside = w->under_way > 0;
-    status st = large ? ledger_stage(w->ledger, requests, n, &err) : ST_CONFLICT;
-    if (!settle(w)) return false;
-    if (st == ST_OK) st = ledger_finish(w->ledger, &err);
-    if (st == ST_OK) {
-        memcpy(w->calls, calls, n * sizeof(struct writer_call *));
-        w->under_way = n;
-        w->started_ns = start;
-        return true;
-    }
-    if (st == ST_CONFLICT || beside) { /* what fails alone fails */
-        err = (struct error){0};
-        st = ledger_append(w->ledger, requests, n, &err);
-    }
-    finished(w, calls, n, start, st, &err);
-    return true;
-}
-
-static void run_task(struct writer *w, struct writer_call *call) {
-    struct error err = {0};
-    status st = ledger_usable(w->ledger, &err);
-    if (st == ST_OK) st = call->task(w->ledger, call->task_context, &err);
-    answer(&call, 1, st, &err);
-}
-
 /* Answers the calls whose stream has failed, and closes the gaps they leave. */
 static size_t drop_failed(struct writer_call **calls, size_t n) {
     size_t kept = 0;
@@ -146,6 +111,59 @@ static size_t drop_failed(struct writer_call **calls, size_t n) {
     return kept;
 }
 
+/* All at once. But one damaged run must not fail whoever shares a group with it: then half of them,
+ * and half of those, until only those fail that cannot be helped. */
+static void append(struct writer *w, struct writer_call **calls, size_t n, int64_t start) {
+    struct append_request *requests[QUEUE_REQUESTS_MAX];
+    size_t size = n;
+    while (n > 0) {
+        struct error err = {0};
+        take_requests(calls, size, requests);
+        status st = ledger_append(w->ledger, requests, size, &err);
+        if (st == ST_CORRUPT && size > 1) {
+            size /= 2;
+            continue;
+        }
+        finished(w, calls, size, start, st, &err);
+        calls += size;
+        n = drop_failed(calls, n - size);
+        size = n;
+    }
+}
+
+/* Commits the group, or sends its commit on its way. False: what was under way before has failed,
+ * and with it perhaps what some of these calls stand on; nothing was done with them. */
+static bool commit(struct writer *w, struct writer_call **calls, size_t n,
+                   const struct group_size *size) {
+    struct append_request *requests[QUEUE_REQUESTS_MAX];
+    struct error err = {0};
+    int64_t start = clock_mono_ns();
+    take_requests(calls, n, requests);
+    bool large =
+        size->items >= OVERLAP_EVENTS_MIN && size->members == 0 && ledger_overlaps(w->ledger);
+    bool beside = w->under_way > 0;
+    status st = large ? ledger_stage(w->ledger, requests, n, &err) : ST_CONFLICT;
+    if (!settle(w)) return false;
+    if (st == ST_OK) st = ledger_finish(w->ledger, &err);
+    if (st == ST_OK) {
+        memcpy(w->calls, calls, n * sizeof(struct writer_call *));
+        w->under_way = n;
+        w->started_ns = start;
+        return true;
+    }
+    if (st == ST_CONFLICT || st == ST_CORRUPT || beside) /* what fails alone fails */
+        append(w, calls, n, start);
+    else
+        finished(w, calls, n, start, st, &err);
+    return true;
+}
+
+static void run_task(struct writer *w, struct writer_call *call) {
+    struct error err = {0};
+    status st = ledger_usable(w->ledger, &err);
+    if (st == ST_OK) st = call->task(w->ledger, call->task_context, &err);
+    answer(&call, 1, st, &err);
+}
 
 /* Who was just answered often comes back at once: a commit that starts with the first of them
  * leaves the others waiting for its end. So wait for as many as were answered together, but only

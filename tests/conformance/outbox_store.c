@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include <uv.h>
 
+#include "base/metrics.h"
 #include "base/time.h"
 #include "host/effects.h"
 #include "ledger/writer.h"
@@ -33,6 +34,8 @@ struct rig {
     atomic_bool hold;    /* the server does not answer */
     atomic_int sleep_ms; /* of slow_task() */
     struct writer_call slow;
+    struct metrics *metrics;
+    int asked; /* answers to dispatcher_ask() */
 };
 
 static int64_t wall(void *clock) {
@@ -88,7 +91,8 @@ static void rig_open(struct rig *r, str url) {
     CHECK(ledger_open_with(connect_rig, r, &r->c.options, &r->c.ledger, &err) == ST_OK, "%s",
           err.msg);
     fixture_open_reader(&r->reader, url);
-    CHECK(writer_open(r->c.ledger, NULL, &r->writer, &err) == ST_OK, "%s", err.msg);
+    CHECK(metrics_open(&r->metrics, &err) == ST_OK, "%s", err.msg);
+    CHECK(writer_open(r->c.ledger, r->metrics, &r->writer, &err) == ST_OK, "%s", err.msg);
     r->c.ledger = NULL; /* the writer's */
     r->server = fake_server_open(on_request, r);
     r->rule = (struct guard_rule){
@@ -135,6 +139,7 @@ static void rig_close(struct rig *r) {
     CHECK(uv_run(&r->loop, UV_RUN_DEFAULT) == 0);
     CHECK(uv_loop_close(&r->loop) == 0, "a handle is left");
     fake_server_close(r->server);
+    metrics_close(r->metrics);
     fixture_close(&r->c);
     fixture_close(&r->reader);
 }
@@ -234,6 +239,88 @@ TEST_DB(outbox_record_waits_for_the_store) {
     atomic_store(&r.down, false);
     wait_states(&r, "COMPLETED 1 0\nCOMPLETED 1 0\nCOMPLETED 1 0\n");
     CHECK(atomic_load(&r.calls) == 3);
+    rig_close(&r);
+}
+
+static void on_asked(void *context, status st, const struct effect_info *info, bool existing,
+                     const struct error *err) {
+    struct rig *r = context;
+    UNUSED(info);
+    CHECK(st == ST_OK && !existing, "%s", err->msg);
+    r->asked++;
+}
+
+static void ask_for(struct rig *r, int count) {
+    for (int i = 0; i < count; i++) {
+        char payload[128];
+        struct error err = {0};
+        int n = snprintf(payload, sizeof(payload),
+                         "{\"url\":\"http://127.0.0.1:%d/\",\"idempotency_key\":\"key-%d\"}",
+                         fake_server_port(r->server), i);
+        struct effect_request request = {.run_id = STR("r1"),
+                                         .type = STR("API_CALL"),
+                                         .payload = str_n(payload, (size_t)n),
+                                         .max_retries = -1,
+                                         .base_ms = -1};
+        CHECK(dispatcher_ask(r->dispatcher, &request, on_asked, r, &err) == ST_OK, "%s", err.msg);
+    }
+}
+
+static status only_sleep(struct ledger *ledger, void *context, struct error *err) {
+    struct rig *r = context;
+    UNUSED(ledger);
+    UNUSED(err);
+    usleep((useconds_t)atomic_load(&r->sleep_ms) * 1000);
+    return ST_OK;
+}
+
+/* While the ledger thread is busy ten deliveries end: their results are one commit. And an effect
+ * is delivered only when its claim is durable: none while the ledger thread has not come to it. */
+TEST_DB(outbox_ten_results_are_one_commit) {
+    enum { TEN = 10 };
+    struct rig r;
+    struct error err = {0};
+    rig_open(&r, url);
+    const struct metric *commits = metrics_counter(r.metrics, "cairn_ledger_commits_total", "", "");
+    atomic_store(&r.hold, true);
+    rig_start(&r);
+    turn(&r, 300); /* it has looked, and found nothing */
+    ask_for(&r, TEN);
+    for (int i = 0; i < 1000 && r.asked < TEN; i++)
+        (void)uv_run(&r.loop, UV_RUN_NOWAIT);
+    for (int i = 0; i < 3000 && r.asked < TEN; i++)
+        turn(&r, 10);
+    wait_calls(&r, TEN);
+    wait_states(&r, "PROCESSING 1 0\nPROCESSING 1 0\nPROCESSING 1 0\nPROCESSING 1 0\n"
+                    "PROCESSING 1 0\nPROCESSING 1 0\nPROCESSING 1 0\nPROCESSING 1 0\n"
+                    "PROCESSING 1 0\nPROCESSING 1 0\n");
+    int64_t before = metric_value(commits);
+    atomic_store(&r.sleep_ms, 1500);
+    r.slow = (struct writer_call){.task = only_sleep, .task_context = &r, .done = slow_done};
+    CHECK(writer_submit(r.writer, &r.slow, &err) == ST_OK, "%s", err.msg);
+    atomic_store(&r.hold, false);
+    turn(&r, 1000);
+    CHECK(metric_value(commits) == before, "the ledger thread sleeps");
+    wait_states(&r, "COMPLETED 1 0\nCOMPLETED 1 0\nCOMPLETED 1 0\nCOMPLETED 1 0\n"
+                    "COMPLETED 1 0\nCOMPLETED 1 0\nCOMPLETED 1 0\nCOMPLETED 1 0\n"
+                    "COMPLETED 1 0\nCOMPLETED 1 0\n");
+    CHECK(metric_value(commits) == before + 1, "%d commits", (int)(metric_value(commits) - before));
+    rig_close(&r);
+}
+
+/* A claim is on its way and not durable: nobody is called. */
+TEST_DB(outbox_delivers_what_is_durably_claimed) {
+    struct rig r;
+    struct error err = {0};
+    rig_open(&r, url);
+    on_ledger(&r, do_ask);
+    atomic_store(&r.sleep_ms, 1500);
+    r.slow = (struct writer_call){.task = only_sleep, .task_context = &r, .done = slow_done};
+    CHECK(writer_submit(r.writer, &r.slow, &err) == ST_OK, "%s", err.msg);
+    rig_start(&r);
+    turn(&r, 1000);
+    CHECK(atomic_load(&r.calls) == 0, "%d calls", atomic_load(&r.calls));
+    wait_states(&r, "COMPLETED 1 0\nCOMPLETED 1 0\nCOMPLETED 1 0\n");
     rig_close(&r);
 }
 
