@@ -126,11 +126,8 @@ static void answer_one(struct call *c, struct append *a) {
 
 static void answer_batch(struct call *c, struct append *a) {
     if (a->atomic && a->count > 0 && a->results[0].code != ST_OK) {
-        size_t bad = 0; /* the others say whose fault it was; name the one itself */
-        for (size_t i = 0; i < a->count; i++) {
-            if (strncmp(a->results[i].err->msg, "item ", 5) != 0) bad = i;
-        }
-        call_fail(c, a->results[bad].err);
+        /* The others only say whose fault it was. */
+        call_fail(c, a->results[c->change.write.request.culprit].err);
         return;
     }
     for (size_t i = 0; i < a->line_count; i++) {

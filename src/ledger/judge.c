@@ -495,6 +495,7 @@ static status refuse_all(struct group *g, struct append_request *req, size_t bad
     while (g->count > rows_before)
         take_back(g);
     struct error why = *req->results[bad].err;
+    req->culprit = bad;
     error_wrap(&why, "item %zu of the batch", bad + 1);
     for (size_t i = 0; i < req->count; i++) {
         if (i == bad) continue;
@@ -531,6 +532,7 @@ static status check_claim(struct group *g, struct append_request *req, bool *fen
         check_position(g, req, &why);
     }
     *fenced = st == ST_OK && why.code != ST_OK;
+    req->culprit = 0; /* it is about all of them */
     for (size_t i = 0; i < req->count && *fenced; i++) {
         req->results[i] = (struct append_result){0};
         if (refuse(req, &req->results[i], &why) != ST_OK) return ledger_no_memory(err);

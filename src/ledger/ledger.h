@@ -146,6 +146,7 @@ struct append_request {
     bool outside; /* by a producer that is no engine: a run that a node carries out takes none of
                      its events but those of unknown types (RUN_ENGINE_OWNED) */
     struct append_result *results; /* `count` of them, the caller's memory */
+    size_t culprit;                /* of an atomic request that was refused: the item at fault */
     struct arena *arena;           /* for the errors */
     const struct run_claim *claim; /* of the run of items[0], or NULL; needs `atomic` */
     /* Written if at least one item was stored or is a duplicate; or NULL. */

@@ -17,7 +17,12 @@ static void check_taken_back(struct fixture *c, struct append_item *items, size_
     str state = fixture_state_dump(c);
     str events = fixture_lines(c, "SELECT id FROM orchestration_events ORDER BY position");
     int64_t runs = fixture_int(c, "SELECT COUNT(*) FROM ledger_run");
-    fixture_batch(c, items, count, true, results);
+    struct append_request req = {
+        .items = items, .count = count, .atomic = true, .results = results, .arena = &c->arena};
+    struct append_request *requests[] = {&req};
+    struct error err = {0};
+    CHECK(ledger_append(c->ledger, requests, 1, &err) == ST_OK, "%s", err.msg);
+    CHECK(req.culprit == bad, "%zu, not %zu", req.culprit, bad);
     for (size_t i = 0; i < count; i++) {
         CHECK(results[i].code == results[bad].code &&
                   strcmp(reason_name(results[i].err->reason), reason) == 0,
