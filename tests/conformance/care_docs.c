@@ -167,3 +167,40 @@ TEST(care_every_code_is_in_the_manual) {
     }
     arena_release(&arena);
 }
+
+static bool is_code_char(char c) {
+    return c == '_' || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
+
+/* Words in capitals that are no codes of failures: nouns of the API. */
+static bool is_noun(str word) {
+    static const char *const nouns[] = {"API_CALL",         "CONTINUE_AS_NEW", "DEAD_LETTER",
+                                        "RETRY_STEP",       "SEND_EMAIL",      "SOR_UPDATE",
+                                        "WAITING_APPROVAL", "WEBHOOK_CALL"};
+    for (size_t i = 0; i < COUNT_OF(nouns); i++) {
+        if (str_eq(word, str_c(nouns[i]))) return true;
+    }
+    return false;
+}
+
+/* Every code that the description of the API names is one that the program has. */
+TEST(care_every_code_of_the_api_is_in_the_table) {
+    struct arena arena;
+    int seen = 0;
+    arena_init(&arena, 4096, SIZE_MAX);
+    str page = read_page(&arena, "contracts/openapi.json");
+    for (size_t at = 0; at < page.len;) {
+        size_t end = at;
+        while (end < page.len && is_code_char(page.ptr[end]))
+            end++;
+        str word = str_n(page.ptr + at, end - at);
+        bool alone = at == 0 || !strchr("abcdefghijklmnopqrstuvwxyz/$-", page.ptr[at - 1]);
+        if (word.len > 3 && alone && memchr(word.ptr + 1, '_', word.len - 2) && !is_noun(word)) {
+            CHECK(reason_find(word) != REASON_NONE, "%.*s", STR_ARG(word));
+            seen++;
+        }
+        at = end + 1;
+    }
+    CHECK(seen > 40, "only %d", seen);
+    arena_release(&arena);
+}
