@@ -81,6 +81,7 @@ void bench_http_append(const struct bench_options *o);
 void bench_http_append_batch(const struct bench_options *o);
 void bench_http_run(const struct bench_options *o);
 void bench_http_task(const struct bench_options *o);
+void bench_http_task_one(const struct bench_options *o);
 void bench_outbox_e2e(const struct bench_options *o);
 void bench_http_get_run(const struct bench_options *o);
 void bench_http_list(const struct bench_options *o);

@@ -33,6 +33,8 @@ const struct bench benches[] = {
     {"http-append-batch", "256 events a request, against append-group", bench_http_append_batch},
     {"http-run", "ten noop steps started with Prefer: wait, 64 at a time", bench_http_run},
     {"http-task", "ten task steps, 64 runs at a time, one worker", bench_http_task},
+    {"http-task-one", "one such run at a time, against 11 fdatasyncs and 10 round trips",
+     bench_http_task_one},
     {"outbox-e2e", "effects from an HTTP request to their receiver, 64 in flight",
      bench_outbox_e2e},
     {"http-get-run", "one run of many by its id", bench_http_get_run},

@@ -602,7 +602,9 @@ void engine_committed(struct engine *eng, struct engine_commit *commit) {
     struct error copy = *why; /* it lives in the batch's arena */
     take_back_news(r);
     run_move(r, STAGE_BROKEN);
-    if (unknown)
+    if (unknown) {
         build_again_later(r, &copy);
-    else refused(r, &copy);
+    } else {
+        refused(r, &copy);
+    }
 }

@@ -268,9 +268,11 @@ void engine_tick(struct engine *eng) {
     while (!eng->lost && eng->heap_count > 0 && eng->heap[0]->due_us <= now) {
         struct engine_run *r = eng->heap[0];
         heap_remove(r);
-        if (r->stage == STAGE_BROKEN)
+        if (r->stage == STAGE_BROKEN) {
             run_reload(r);
-        else run_drive(r);
+        } else {
+            run_drive(r);
+        }
     }
     tasks_deadlines(eng, now);
     if (!eng->lost) engine_arm(eng);
