@@ -454,6 +454,8 @@ static bool rest(struct engine_run *r) {
     } else if (may_leave(r, flow_wake(&r->flow), now)) {
         run_drop(r, ST_OK, NULL);
         return false;
+    } else if (r->flow.stuck) {
+        run_timer(r, FLOW_NEVER); /* it is left alone: what is due in it would be due for ever */
     } else {
         run_timer(r, flow_due(&r->flow));
     }
