@@ -1,3 +1,4 @@
+/* core/event_type.c: the catalogue of event types, and how a type is named. */
 #include "core/event_type.h"
 
 #include "base/limits.h"
@@ -103,20 +104,44 @@ bool event_type_from_snake(str snake, struct buf *out) {
 }
 
 bool event_type_name_is_past(str snake) {
+    static const str literals[] = {STR_LIT("EFFECT_EXECUTING"), STR_LIT("EFFECT_RETRYING")};
+    static const str irregular[] = {STR_LIT("SENT"),  STR_LIT("BEGUN"),   STR_LIT("LOST"),
+                                    STR_LIT("FOUND"), STR_LIT("SET"),     STR_LIT("PUT"),
+                                    STR_LIT("READ"),  STR_LIT("WRITTEN"), STR_LIT("TAKEN")};
     char mem[EVENT_TYPE_SNAKE_MAX];
     struct buf name;
     buf_init_fixed(&name, mem, sizeof(mem));
     if (!event_type_from_snake(snake, &name) || name.full) return false;
-    if (event_type_of(buf_str(&name)) != EVENT_UNKNOWN) return true;
+    for (size_t i = 0; i < COUNT_OF(literals); i++) {
+        if (str_eq(snake, literals[i])) return true;
+    }
     size_t start = snake.len; /* of the last word */
     while (start > 0 && snake.ptr[start - 1] != '_')
         start--;
     str last = str_from(snake, start);
-    static const str irregular[] = {STR_LIT("SENT"),  STR_LIT("BEGUN"),   STR_LIT("LOST"),
-                                    STR_LIT("FOUND"), STR_LIT("SET"),     STR_LIT("PUT"),
-                                    STR_LIT("READ"),  STR_LIT("WRITTEN"), STR_LIT("TAKEN")};
     for (size_t i = 0; i < COUNT_OF(irregular); i++) {
         if (str_eq(last, irregular[i])) return true;
     }
     return last.len > 2 && str_ends(last, STR("ED"));
+}
+
+status event_types_check(const struct event_type_info *rows, size_t count, struct error *err) {
+    for (size_t i = 0; i < count; i++) {
+        char mem[EVENT_TYPE_SNAKE_MAX];
+        struct buf snake;
+        str name = rows[i].name;
+        if (name.len == 0) continue; /* a number that is not in use */
+        buf_init_fixed(&snake, mem, sizeof(mem));
+        event_type_to_snake(name, &snake);
+        if (!is_upper(name.ptr[0]) || snake.full || !event_type_name_is_past(buf_str(&snake)))
+            return error_set(err, ST_INVALID,
+                             "no type may be called \"%.*s\": a name is PascalCase and in the past "
+                             "tense",
+                             STR_ARG(name));
+        for (size_t k = 0; k < i; k++) {
+            if (str_eq(rows[k].name, name))
+                return error_set(err, ST_INVALID, "two types are called \"%.*s\"", STR_ARG(name));
+        }
+    }
+    return ST_OK;
 }

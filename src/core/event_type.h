@@ -8,6 +8,7 @@
 #pragma once
 
 #include "base/buf.h"
+#include "base/error.h"
 #include "base/str.h"
 
 #define RUN_EVENTS_CONTRACT_VERSION "2.0.1"
@@ -71,6 +72,11 @@ const char *event_family_name(enum event_family family); /* RUN STEP SIGNAL EFFE
 void event_type_to_snake(str name, struct buf *out);
 /* The inverse; false when the text is not of that form. */
 bool event_type_from_snake(str snake, struct buf *out);
-/* Whether a new type may get this name (SCREAMING_SNAKE): past tense, by its last word. The
- * literals of the catalogue pass whatever their form. */
+/* Whether a type may have this name (SCREAMING_SNAKE): past tense, by its last word. The two literals
+ * of CANON that are not (T02) pass as they are. */
 bool event_type_name_is_past(str snake);
+/* Whether these rows may be the catalogue: each name is PascalCase, is there once, and is in the past
+ * tense. ST_INVALID. Opening a ledger asserts it of ours: here types are declared, and a
+ * name that was stored once cannot be mended. Names that others send are facts and are not judged. */
+MUST_CHECK status event_types_check(const struct event_type_info *rows, size_t count,
+                                    struct error *err);

@@ -120,6 +120,7 @@ status ledger_transact(struct ledger *l, ledger_body body, void *context, struct
 }
 
 static struct ledger *ledger_new(const struct ledger_options *options, struct error *err) {
+    ASSERT(event_types_check(event_type_info((enum event_type)0), EVENT_TYPE_COUNT, err) == ST_OK);
     struct ledger *l = mem_alloc(sizeof(*l));
     if (!l) {
         error_set(err, ST_RETRY, "ledger: out of memory");
