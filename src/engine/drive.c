@@ -284,8 +284,8 @@ static void fill_item(struct engine_run *r, const struct flow_event *from, int64
     e->payload = from->payload;
     e->emitted_ns = now_us * 1000;
     e->emitted_digits = 6;
-    e->event_id = engine_uuid(r->eng);
     event_key_derive(e, e->key);
+    e->event_id = run_event_id(r, e->key);
 }
 
 static void set_claim(struct engine_run *r) {
@@ -320,6 +320,7 @@ static status gather_riders(struct engine_run *r, const struct append_rider **ou
 static status submit(struct engine_run *r, struct error *err) {
     size_t n = r->batch.count;
     const struct append_rider *riders = NULL;
+    r->commit.request = (struct append_request){0};
     status st = gather_riders(r, &riders, err);
     if (st != ST_OK) return st;
     struct append_item *items = arena_try_raw(&r->batch_arena, n * sizeof(*items));
@@ -473,10 +474,13 @@ static bool drive_once(struct engine_run *r) {
         if (r->flow.stuck) say_stuck(r);
         return rest(r);
     }
-    if (st == ST_OK) st = submit(r, &err);
     if (st == ST_OK) {
-        run_move(r, STAGE_COMMITTING);
-        return false;
+        st = submit(r, &err);
+        if (st == ST_OK) {
+            run_move(r, STAGE_COMMITTING);
+            return false;
+        }
+        run_keep_ids(r);
     }
     take_back_news(r);
     run_move(r, STAGE_BROKEN);
@@ -528,6 +532,7 @@ static void accepted(struct engine_run *r) {
     bool was_recovered = r->recovered;
     r->tries = 0;
     r->recovered = false;
+    run_ids_stored(r);
     r->last_seq = req->results[req->count - 1].seq;
     if (r->commit.claim.act == CLAIM_OPEN) r->claimed = true;
     if (r->commit.claim.act == CLAIM_OPEN || r->commit.claim.act == CLAIM_MOVE)
@@ -602,6 +607,7 @@ void engine_committed(struct engine *eng, struct engine_commit *commit) {
         return;
     }
     struct error copy = *why; /* it lives in the batch's arena */
+    run_keep_ids(r);
     take_back_news(r);
     run_move(r, STAGE_BROKEN);
     if (unknown) {

@@ -190,6 +190,7 @@ void run_drop(struct engine_run *r, status code, const struct error *err) {
     if (r->plan) eng->ports.plan_done(eng->ports.context, r->plan);
     arena_release(&r->arena);
     arena_release(&r->batch_arena);
+    mem_free(r->drawn);
     mem_free(r);
     answer_list(sent, code, err);
     answer_list(inbox, code, err);

@@ -106,6 +106,11 @@ enum run_stage {
     STAGE_COUNT,
 };
 
+struct drawn_id { /* the eventId that was drawn for an event */
+    uint8_t key[SHA256_LEN];
+    uuid id;
+};
+
 struct engine_run {
     struct engine *eng;
     str run_id;
@@ -131,6 +136,8 @@ struct engine_run {
     struct engine_attempt *attempts;
     struct flow_batch batch;
     struct engine_commit commit;
+    struct drawn_id *drawn; /* of events whose commit failed: they go with them again; or NULL */
+    size_t drawn_count;
     uuid launch_id, correlation;
     str warnings, report; /* JSON, of a start with warnings */
     str plan_ref;         /* JSON; STR_NONE until a provider wants it */
@@ -216,6 +223,12 @@ void run_push(struct engine_run *r, struct news *n);
 /* A copy of `from` that owns its texts; NULL out of memory. */
 struct news *news_new(const struct news *from);
 void news_answer(struct news *n, status code, const struct error *err); /* frees it */
+
+/* ---- event_ids.c ---- */
+/* The id of the event with this key: as it was drawn first, or a new one. */
+uuid run_event_id(struct engine_run *r, const uint8_t key[SHA256_LEN]);
+void run_keep_ids(struct engine_run *r);  /* the commit failed, or was not taken */
+void run_ids_stored(struct engine_run *r); /* it is stored: its results count */
 
 /* ---- attempts.c ---- */
 /* A StepStarted is durable: executes the step, or offers it to workers, unless that is done. */

@@ -86,6 +86,12 @@ struct sim_record {
     int64_t number; /* among all records of the world */
 };
 
+struct sim_drawn { /* the id under which a node sent an event that it does not know to be stored */
+    uint8_t key[SHA256_LEN];
+    uuid id;
+    uint32_t node, life;
+};
+
 struct sim_run {
     uint32_t index;
     char run_id[16];
@@ -104,6 +110,8 @@ struct sim_run {
     bool held;
     int64_t node_no, epoch, wake_us;
     bool woken;
+    struct sim_drawn *drawn; /* of failed commits */
+    size_t drawn_count, drawn_cap;
     /* the model */
     enum run_status status; /* as of the record that is looked at */
     struct model_step steps[STEPS_MAX];

@@ -36,12 +36,53 @@ static void port_wake_at(void *context, int64_t us) {
 
 /* ---- commits ---- */
 
+/* 2.5 of the Run Events contract: however often a commit is tried, an event has one id. Of another
+ * life of the node nothing is asked: what it had drawn died with it. */
+static void check_ids(struct sim_node *n, const struct engine_commit *commit) {
+    const struct append_request *req = &commit->request;
+    const struct sim_run *run = sim_find_run(n->world, req->items[0].event.run_id);
+    for (size_t i = 0; i < req->count; i++) {
+        const struct event *e = &req->items[i].event;
+        for (size_t k = 0; k < run->drawn_count; k++) {
+            const struct sim_drawn *d = &run->drawn[k];
+            if (d->node != n->index || d->life != n->life ||
+                memcmp(d->key, e->key, SHA256_LEN) != 0 || uuid_eq(d->id, e->event_id))
+                continue;
+            sim_world_break(n->world, "retries-keep-event-ids", "%s: %.*s %.*s#%lld", run->run_id,
+                            STR_ARG(e->type_name), STR_ARG(e->subject),
+                            (long long)e->logical_attempt);
+        }
+    }
+}
+
+static void remember_ids(struct sim_node *n, const struct engine_commit *commit) {
+    const struct append_request *req = &commit->request;
+    struct sim_run *run = sim_find_run(n->world, req->items[0].event.run_id);
+    for (size_t i = 0; i < req->count; i++) {
+        if (run->drawn_count == run->drawn_cap) {
+            size_t cap = run->drawn_cap == 0 ? 16 : run->drawn_cap * 2;
+            struct sim_drawn *more = ARENA_ARRAY(&n->world->arena, struct sim_drawn, cap);
+            if (run->drawn_count > 0) memcpy(more, run->drawn, run->drawn_count * sizeof(*more));
+            run->drawn = more;
+            run->drawn_cap = cap;
+        }
+        struct sim_drawn *d = &run->drawn[run->drawn_count++];
+        memcpy(d->key, req->items[i].event.key, SHA256_LEN);
+        d->id = req->items[i].event.event_id;
+        d->node = n->index;
+        d->life = n->life;
+    }
+}
+
 static status port_append(void *context, struct engine_commit *commit, struct error *err) {
     struct sim_node *n = context;
     struct world *w = n->world;
+    check_ids(n, commit);
     if (n->row_epoch == n->lease.epoch && !w->calm &&
-        sim_rng_chance(&w->rng, w->rates.commit_fails / 4))
+        sim_rng_chance(&w->rng, w->rates.commit_fails / 4)) {
+        remember_ids(n, commit);
         return error_set(err, ST_LIMIT, "the queue is full");
+    }
     struct sim_commit *c = ARENA_NEW(&w->arena, struct sim_commit);
     *c = (struct sim_commit){
         .commit = commit, .node = n->index, .life = n->life, .decided = w->record_count};
@@ -60,18 +101,33 @@ static status port_append(void *context, struct engine_commit *commit, struct er
     return ST_OK;
 }
 
+/* A commit of the node is stored, so it knows what became of those before. */
+static void forget_ids(struct sim_node *n, const struct engine_commit *commit) {
+    struct sim_run *run = sim_find_run(n->world, commit->request.items[0].event.run_id);
+    size_t kept = 0;
+    for (size_t i = 0; i < run->drawn_count; i++) {
+        if (run->drawn[i].node != n->index) run->drawn[kept++] = run->drawn[i];
+    }
+    run->drawn_count = kept;
+}
+
 void sim_commit_land(struct world *w, struct sim_commit *c) {
     struct sim_node *n = &w->nodes[c->node];
     bool slow = !w->calm && sim_rng_chance(&w->rng, w->rates.commit_slow);
     c->landed = true;
     if (c->fate == FATE_FAILS) {
         sim_world_fault(w, "%s: a commit fails", n->name);
+        remember_ids(n, c->commit);
         c->code = error_set(&c->err, ST_RETRY, "the store is away");
     } else {
         c->code = sim_store_append(w, n, &c->commit->request, c->decided);
+        if (c->fate != FATE_REPLY_LOST && c->code == ST_OK &&
+            c->commit->request.results[0].code == ST_OK)
+            forget_ids(n, c->commit);
     }
     if (c->fate == FATE_REPLY_LOST) {
         sim_world_fault(w, "%s: the answer of a commit is lost", n->name);
+        remember_ids(n, c->commit);
         c->code = error_set(&c->err, ST_RETRY, "the connection was lost");
     }
     sim_world_at(w, w->now_us + sim_rng_between(&w->rng, 0, slow ? 2 * SECOND : MS), HAP_REPLY,
