@@ -408,6 +408,35 @@ status flow_decide(const struct decision *d, struct error *err) {
 
 /* ---- news from outside ---- */
 
+/* The worker's answer ends its call: ToolCompleted or ToolFailed, with the number of the ToolCalled
+ * that handed the task out. */
+static status end_call(const struct decision *d, uint32_t step, const struct outcome *o,
+                       struct error *err) {
+    const struct flow *f = d->flow;
+    const struct flow_step *s = &f->steps[step];
+    if (f->plan->steps[step].type != PLAN_TASK || s->leases == 0) return ST_OK;
+    struct buf p;
+    str data = STR_NONE;
+    char call[UUID_TEXT_LEN];
+    snprintf(call, sizeof(call), "%u", s->leases);
+    payload_open(&p);
+    json_put_text(&p, "call_id", str_c(call));
+    json_put_int(&p, "attempt", s->attempt);
+    if (!o->ok) {
+        json_put_text_if(&p, "code", o->code);
+        json_put_text_if(&p, "message", o->message);
+    }
+    status st = payload_close(&p, d, &data, err);
+    if (st != ST_OK) return st;
+    struct flow_event item = {.type = o->ok ? EVENT_TOOL_COMPLETED : EVENT_TOOL_FAILED,
+                              .step = FLOW_NO_STEP,
+                              .subject = f->plan->steps[step].id,
+                              .attempt = s->leases,
+                              .payload = data,
+                              .actor = o->actor};
+    return flow_emit(d, &item, err);
+}
+
 status flow_result(const struct decision *d, uint32_t step, int64_t attempt,
                    const struct outcome *outcome, bool *taken, struct error *err) {
     static const struct outcome too_large = {
@@ -419,6 +448,8 @@ status flow_result(const struct decision *d, uint32_t step, int64_t attempt,
     *taken = s->phase == FLOW_OPEN && s->attempt == attempt && !f->stuck;
     if (!*taken) return ST_OK;
     if (o->output.len + o->message.len + o->detail.len > FLOW_PAYLOAD_MAX) o = &too_large;
+    status st = end_call(d, step, o, err);
+    if (st != ST_OK) return st;
     struct buf p;
     str payload = STR_NONE;
     payload_open(&p);
@@ -430,7 +461,7 @@ status flow_result(const struct decision *d, uint32_t step, int64_t attempt,
         json_put_text_if(&p, "message", o->message);
     }
     json_put_json_if(&p, "detail", o->detail);
-    status st = payload_close(&p, d, &payload, err);
+    st = payload_close(&p, d, &payload, err);
     if (st != ST_OK) return st;
     struct flow_event item = {.type = o->ok ? EVENT_STEP_COMPLETED : EVENT_STEP_FAILED,
                               .step = step,

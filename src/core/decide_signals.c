@@ -1,8 +1,9 @@
 /* core/decide_signals.c: what signals bring about.
  *
  * A signal is checked before it is accepted, recorded as SignalReceived, and pending from then on.
- * It ends as it takes effect, or finds that it no longer can; a named one waits for its step, a
- * cancel and the launch for the end of the run. */
+ * Picking it up is recorded, too: SignalProcessingStarted. It ends as it takes effect, or finds
+ * that it no longer can; a named one waits for its step, a cancel and the launch for the end of the
+ * run. */
 #include "base/limits.h"
 #include "core/flow_impl.h"
 
@@ -150,6 +151,26 @@ status flow_launch(const struct decision *d, str data, uuid id, str actor, struc
 }
 
 static str signal_ref(const struct flow_signal *s) { return str_n(s->id, UUID_TEXT_LEN); }
+
+/* The engine has picked it up: told once, before anything that it brings about. */
+static status begin_signal(const struct decision *d, const struct flow_signal *s,
+                           struct error *err) {
+    struct buf p;
+    str data = STR_NONE;
+    str id = STR_NONE;
+    if (!arena_try_str(d->batch->arena, signal_ref(s), &id)) return no_memory(err);
+    payload_open(&p);
+    json_put_text(&p, "signal_id", id);
+    json_put_text(&p, "run_id", d->flow->ids.run_id);
+    status st = payload_close(&p, d, &data, err);
+    if (st != ST_OK) return st;
+    struct flow_event item = {.type = EVENT_SIGNAL_PROCESSING_STARTED,
+                              .step = FLOW_NO_STEP,
+                              .subject = id,
+                              .attempt = 1,
+                              .payload = data};
+    return flow_emit(d, &item, err);
+}
 
 /* The signal is gone from the flow afterwards: copy what is still needed. */
 static status end_signal(const struct decision *d, const struct flow_signal *s, const char *error,
@@ -313,11 +334,13 @@ status flow_decide_signals(const struct decision *d, struct error *err) {
     while (i < f->signal_count && !f->stuck && !run_is_final(f->run.head.status)) {
         bool done = false;
         uint32_t before = f->signal_count;
-        status st = process_signal(d, i, &done, err);
+        status st = f->signals[i].begun ? ST_OK : begin_signal(d, &f->signals[i], err);
+        if (st == ST_OK && !f->stuck) st = process_signal(d, i, &done, err);
         if (st != ST_OK) return st;
         if (!done)
             i++;
-        else if (f->signal_count == before) return ST_OK; /* stuck */
+        else if (f->signal_count == before)
+            return ST_OK; /* stuck */
     }
     return ST_OK;
 }

@@ -432,6 +432,18 @@ static void hurry(struct flow *f, const struct signal *s) {
     flow_push_ready(f, (uint32_t)step);
 }
 
+static status apply_signal_begin(struct flow *f, uint32_t i, const struct event_record *rec,
+                                 yyjson_val *payload, struct error *err) {
+    UNUSED(i);
+    UNUSED(payload);
+    UNUSED(err);
+    for (uint32_t k = 0; k < f->signal_count; k++) {
+        struct flow_signal *s = &f->signals[k];
+        if (str_eq(rec->event.subject, str_n(s->id, UUID_TEXT_LEN))) s->begun = true;
+    }
+    return ST_OK;
+}
+
 static status apply_signal_end(struct flow *f, uint32_t i, const struct event_record *rec,
                                yyjson_val *data, struct error *err) {
     UNUSED(i);
@@ -518,6 +530,7 @@ static const struct {
     [EVENT_STEP_SKIPPED] = {apply_ended, false},
     [EVENT_STEP_RETRIED] = {apply_retried, true},
     [EVENT_SIGNAL_RECEIVED] = {apply_received, true},
+    [EVENT_SIGNAL_PROCESSING_STARTED] = {apply_signal_begin, false},
     [EVENT_SIGNAL_PROCESSED] = {apply_signal_end, false},
     [EVENT_SIGNAL_PROCESSING_FAILED] = {apply_signal_end, false},
     [EVENT_TOOL_CALLED] = {apply_tool, true},

@@ -68,6 +68,7 @@ struct flow_signal {
     struct signal signal;
     char id[UUID_TEXT_LEN];
     str actor;
+    bool begun; /* SignalProcessingStarted is recorded */
 };
 
 struct flow_timer {

@@ -604,7 +604,7 @@ TEST(flow_decides_wide_and_deep_plans) {
             CHECK(w->batch.count <= FLOW_BATCH_MAX);
             events += w->batch.count;
         } while (w->batch.more);
-        CHECK(w->flow.run.head.status == RUN_COMPLETED && events == 2 * N + 3, "%lld",
+        CHECK(w->flow.run.head.status == RUN_COMPLETED && events == 2 * N + 4, "%lld",
               (long long)events);
         buf_release(&text);
         world_close(w);
