@@ -72,8 +72,8 @@ static bool run_make(void *context, struct load_request *r) {
     if (w->next >= OUTBOX_RUNS) return false;
     int n =
         snprintf(body, sizeof(body),
-                 "{\"runId\":\"run-%zu\",\"planRef\":%.*s,\"context\":{\"tenantId\":\"bench\"}}",
-                 w->next++, (int)w->ref.len, w->ref.ptr);
+                 "{\"planRef\":%.*s,\"context\":{\"tenantId\":\"bench\",\"runId\":\"run-%zu\"}}",
+                 (int)w->ref.len, w->ref.ptr, w->next++);
     r->len = (size_t)snprintf(r->bytes, r->room,
                               "POST /v1/runs HTTP/1.1\r\nHost: localhost\r\nPrefer: wait=30\r\n"
                               "Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",

@@ -277,20 +277,32 @@ void call_append(struct call *c, call_then then) { submit(c, then); }
 
 /* ---- runs and tenants ---- */
 
-status call_find_run(struct call *c, struct ledger *reader, str run_id, struct run_info *out,
-                     struct error *err) {
-    status st = ledger_find_run(reader, run_id, &c->arena, out, err);
-    if (st == ST_OK && !principal_sees(c->who, out->tenant_id)) st = ST_NOT_FOUND;
+/* The run that was looked for, if the caller may see it. */
+static status found_run(struct call *c, status st, str run_id, const struct run_info *run,
+                        struct error *err) {
+    if (st == ST_OK && !principal_sees(c->who, run->tenant_id)) st = ST_NOT_FOUND;
     if (st == ST_NOT_FOUND)
         return error_at(err, REASON_RUN_NOT_FOUND, "", "there is no run \"%.*s\"", STR_ARG(run_id));
     if (st != ST_OK) return st;
-    c->run_id = out->run_id;
-    c->tenant_id = out->tenant_id;
-    c->project_id = out->project_id;
-    c->environment_id = out->environment_id;
-    c->engine_attempt = out->head.engine_attempt;
+    c->run_id = run->run_id;
+    c->tenant_id = run->tenant_id;
+    c->project_id = run->project_id;
+    c->environment_id = run->environment_id;
+    c->engine_attempt = run->head.engine_attempt;
     c->logical_attempt = 1;
     return ST_OK;
+}
+
+status call_find_run(struct call *c, struct ledger *reader, str run_id, struct run_info *out,
+                     struct error *err) {
+    status st = ledger_find_run(reader, run_id, &c->arena, out, err);
+    return found_run(c, st, run_id, out, err);
+}
+
+status call_identify_run(struct call *c, struct ledger *reader, str run_id, struct run_info *out,
+                         struct error *err) {
+    status st = ledger_find_identity(reader, run_id, &c->arena, out, err);
+    return found_run(c, st, run_id, out, err);
 }
 
 status call_find_ref(struct call *c, struct ledger *reader, const struct engine_run_ref *ref,

@@ -168,7 +168,7 @@ static status list_effects(struct call *c, struct ledger *reader, struct error *
     int64_t next = 0;
     status st = ST_OK;
     if (c->args[0].ptr) {
-        st = call_find_run(c, reader, c->args[0], &e->run_info, err);
+        st = call_identify_run(c, reader, c->args[0], &e->run_info, err);
         e->filter.run_id = c->args[0];
         e->filter.tenant_id = c->tenant_id;
     }
@@ -292,7 +292,7 @@ static void requested(struct call *c) {
 /* What a request before this one with the same Idempotency-Key has made is there under our id. */
 static status prepare_request(struct call *c, struct ledger *reader, struct error *err) {
     struct effect_call *e = c->own;
-    status st = call_find_run(c, reader, c->args[0], &e->run_info, err);
+    status st = call_identify_run(c, reader, c->args[0], &e->run_info, err);
     if (st != ST_OK) return st;
     st = c->before ? find_effect(c, reader, e->id, &e->info, err) : ST_NOT_FOUND;
     if (st == ST_OK) put_requested(c, &e->info, false);
@@ -315,7 +315,11 @@ static void post_effect(struct call *c) {
     status st = query_none(c, &err);
     if (st == ST_OK) st = body_read(c, request_fields, COUNT_OF(request_fields), e, NULL, &err);
     if (st == ST_OK) st = check_step(e->step, &err);
-    if (st == ST_OK && !uuid_parse(call_new_id(c), &e->id))
+    /* In the order of their time, so that the indexes over them grow at their ends; but a repeated
+     * request has the id of the first. */
+    if (!c->keyed)
+        e->id = uuid_v7(clock_wall_us() / 1000);
+    else if (st == ST_OK && !uuid_parse(call_new_id(c), &e->id))
         st = error_set(&err, ST_CORRUPT, "a new id is no UUID");
     if (st != ST_OK)
         call_fail(c, &err);

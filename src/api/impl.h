@@ -196,6 +196,9 @@ MUST_CHECK status call_find_run(struct call *call, struct ledger *reader, str ru
 MUST_CHECK status call_find_ref(struct call *call, struct ledger *reader,
                                 const struct engine_run_ref *ref, struct run_info *out,
                                 struct error *err);
+/* The same with ledger_find_identity(): who the run is, however long it is. */
+MUST_CHECK status call_identify_run(struct call *call, struct ledger *reader, str run_id,
+                                    struct run_info *out, struct error *err);
 /* The tenant a request is about: `asked` if the caller may see it, the caller's own if STR_NONE;
  * STR_NONE for a caller of every tenant that asks for none. TENANT_NOT_FOUND. */
 MUST_CHECK status call_tenant(struct call *call, str asked, str *out, struct error *err);

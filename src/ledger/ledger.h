@@ -253,6 +253,9 @@ MUST_CHECK status ledger_causes(struct ledger *ledger, uuid event_id, size_t lim
 
 MUST_CHECK status ledger_find_run(struct ledger *ledger, str run_id, struct arena *arena,
                                   struct run_info *out, struct error *err);
+/* Who a run is, however long it is: ids, and of its head only status and engine_attempt. */
+MUST_CHECK status ledger_find_identity(struct ledger *ledger, str run_id, struct arena *arena,
+                                       struct run_info *out, struct error *err);
 /* Resolves (provider, workflowId, providerRunId) to the run. tenant_id STR_NONE searches every
  * tenant. */
 MUST_CHECK status ledger_find_provider(struct ledger *ledger, str tenant_id, str provider,

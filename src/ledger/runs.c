@@ -33,22 +33,33 @@
     " LEFT JOIN ledger_archive ua ON ua.pos = CASE WHEN u.pos IS NULL THEN " NEWEST("pos", "ledger_archive") " END"
 /* clang-format on */
 
-static status read_run_info(struct db_stmt *q, struct arena *arena, struct run_info *out,
+/* The first columns of both statements: who the run is, and its status. */
+static status read_identity(struct db_stmt *q, struct arena *arena, struct run_info *r,
                             struct error *err) {
-    struct run_info r = {.run_no = db_int(q, 0)};
-    str *texts[] = {&r.run_id,         &r.tenant_id, &r.project_id,
-                    &r.environment_id, &r.plan_id,   &r.plan_version};
+    r->run_no = db_int(q, 0);
+    str *texts[] = {&r->run_id,         &r->tenant_id, &r->project_id,
+                    &r->environment_id, &r->plan_id,   &r->plan_version};
     for (size_t i = 0; i < COUNT_OF(texts); i++) {
         if (!arena_try_str(arena, db_text(q, (int)i + 1), texts[i])) return ledger_no_memory(err);
     }
-    if (!uuid_parse(db_text(q, 7), &r.run_uuid) || !uuid_parse(db_text(q, 8), &r.correlation_id)) {
+    if (!uuid_parse(db_text(q, 7), &r->run_uuid) || !uuid_parse(db_text(q, 8), &r->correlation_id))
         return error_at(err, REASON_LEDGER_DAMAGED, "", "run \"%.*s\" has no readable identity",
-                        STR_ARG(r.run_id));
-    }
-    if (!uuid_parse(db_text(q, 9), &r.signal_id)) r.signal_id = r.correlation_id;
-    int64_t status_value = db_int(q, 10);
-    if (status_value < 0 || status_value >= RUN_STATUS_COUNT) status_value = RUN_NEW;
-    r.head = (struct run_head){.status = (enum run_status)status_value,
+                        STR_ARG(r->run_id));
+    if (!uuid_parse(db_text(q, 9), &r->signal_id)) r->signal_id = r->correlation_id;
+    return ST_OK;
+}
+
+static enum run_status read_status(struct db_stmt *q) {
+    int64_t value = db_int(q, 10);
+    return value >= 0 && value < RUN_STATUS_COUNT ? (enum run_status)value : RUN_NEW;
+}
+
+static status read_run_info(struct db_stmt *q, struct arena *arena, struct run_info *out,
+                            struct error *err) {
+    struct run_info r = {0};
+    status st = read_identity(q, arena, &r, err);
+    if (st != ST_OK) return st;
+    r.head = (struct run_head){.status = read_status(q),
                                .inconsistent = db_int(q, 11) != 0,
                                .started_seq = db_int(q, 12),
                                .ended_seq = db_int(q, 13),
@@ -91,6 +102,34 @@ status ledger_find_run(struct ledger *l, str run_id, struct arena *arena, struct
     if (st == ST_OK && !found) {
         return error_at(err, REASON_RUN_NOT_FOUND, "", "there is no run \"%.*s\"", STR_ARG(run_id));
     }
+    return st;
+}
+
+status ledger_find_identity(struct ledger *l, str run_id, struct arena *arena, struct run_info *out,
+                            struct error *err) {
+    struct db_stmt *q = NULL;
+    bool row = false;
+    struct run_info r = {0};
+    status st = db_prepare(
+        l->db,
+        "SELECT r.run_no, r.run_id, t.tenant_id, c.project_id, c.environment_id, c.plan_id,"
+        " c.plan_version, r.run_uuid, r.correlation_id, r.signal_id, s.status, s.engine_attempt"
+        " FROM ledger_run r JOIN state_run s ON s.run_no = r.run_no"
+        " JOIN ledger_tenant t ON t.tenant_no = r.tenant_no"
+        " JOIN ledger_context c ON c.context_no = r.context_no WHERE r.run_id = $1",
+        &q, err);
+    if (st != ST_OK) return st;
+    db_bind_text(q, 1, run_id);
+    st = db_step(q, &row, err);
+    if (st == ST_OK && !row)
+        st = error_at(err, REASON_RUN_NOT_FOUND, "", "there is no run \"%.*s\"", STR_ARG(run_id));
+    if (st == ST_OK) st = read_identity(q, arena, &r, err);
+    if (st == ST_OK) {
+        r.head.status = read_status(q);
+        r.head.engine_attempt = db_int(q, 11);
+        *out = r;
+    }
+    db_reset(q);
     return st;
 }
 

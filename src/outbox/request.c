@@ -129,7 +129,7 @@ static status find_run(struct ledger *reader, struct request *r, struct error *e
     if (given->run)
         r->run = *given->run;
     else
-        st = ledger_find_run(reader, given->run_id, r->maker->arena, &r->run, err);
+        st = ledger_find_identity(reader, given->run_id, r->maker->arena, &r->run, err);
     bool theirs =
         st == ST_OK && given->tenant_id.ptr && !str_eq(r->run.tenant_id, given->tenant_id);
     if (st == ST_NOT_FOUND || theirs)
