@@ -459,7 +459,8 @@ TEST(temporal_closes_executions_of_runs_that_are_over) {
     fake_open(a, p);
     fake_open(b, p);
     WAIT_FOR(&w, a->links == 1 && b->links == 1);
-    world_sleep(&w, 300);
+    hand_wait_no_task(a);
+    hand_wait_no_task(b);
     world_drop(&w, &p);
     a->status = RUN_FAILED; /* and nobody told the cluster */
     w.options.sweep_ms = 500;
@@ -478,7 +479,7 @@ TEST(temporal_closes_what_a_node_left_that_does_not_come_back) {
     struct fake_run *a = run_add(&w);
     fake_open(a, p);
     WAIT_FOR(&w, a->links == 1);
-    world_sleep(&w, 300);
+    hand_wait_no_task(a);
     world_drop(&w, &p);
     a->status = RUN_COMPLETED;
     w.options.sweep_ms = 500;
@@ -522,7 +523,7 @@ TEST(temporal_leaves_runs_alone_that_are_not_in_the_ledger) {
     struct fake_run *a = run_add(&w);
     fake_open(a, p);
     WAIT_FOR(&w, a->links == 1);
-    world_sleep(&w, 300);
+    hand_wait_no_task(a);
     world_drop(&w, &p);
     a->known = false;
     p = world_provider(&w, "n1", 0);
@@ -609,7 +610,7 @@ TEST(temporal_closes_from_inside_a_port) {
     struct fake_run *run = run_add(&w);
     fake_open(run, p);
     WAIT_FOR(&w, run->links == 1);
-    world_sleep(&w, 300);
+    hand_wait_no_task(run);
     world_drop(&w, &p);
     p = world_provider(&w, "n1", 0);
     run->on_look = close_at_once;

@@ -334,6 +334,7 @@ struct hand {
     bool over;
     int code;
     int status;
+    bool has_task; /* a workflow task is not answered yet */
 };
 
 static void on_hand(void *context, const struct rpc_answer *answer) {
@@ -348,6 +349,7 @@ static void on_hand_described(void *context, const struct rpc_answer *answer) {
     hand->over = true;
     hand->code = answer->code;
     if (d && d->info) hand->status = d->info->status;
+    hand->has_task = d && d->pending_task;
 }
 
 static void hand_call(struct world *w, enum rpc_method method, const ProtobufCMessage *request,
@@ -396,7 +398,7 @@ void hand_terminate(struct fake_run *run, const char *reason) {
     CHECK(hand.code == GRPC_OK, "%d", hand.code);
 }
 
-int hand_status(struct fake_run *run, const char *execution_id) {
+static struct hand describe(struct fake_run *run, const char *execution_id) {
     struct hand hand = {0};
     Tp__DescribeRequest request = TP__DESCRIBE_REQUEST__INIT;
     Tp__Execution execution = TP__EXECUTION__INIT;
@@ -405,7 +407,18 @@ int hand_status(struct fake_run *run, const char *execution_id) {
     request.namespace_ = wire_bytes(STR("default"));
     request.execution = &execution;
     hand_call(run->w, RPC_DESCRIBE, &request.base, on_hand_described, &hand);
-    return hand.status;
+    return hand;
+}
+
+int hand_status(struct fake_run *run, const char *execution_id) {
+    return describe(run, execution_id).status;
+}
+
+void hand_wait_no_task(struct fake_run *run) {
+    for (int i = 0; describe(run, NULL).has_task; i++) {
+        CHECK(i < 300, "a workflow task is never answered");
+        world_sleep(run->w, 100);
+    }
 }
 
 void hand_wait_status(struct fake_run *run, int want) {

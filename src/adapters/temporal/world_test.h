@@ -81,6 +81,8 @@ void hand_cancel(struct fake_run *run);
 void hand_terminate(struct fake_run *run, const char *reason);
 int hand_status(struct fake_run *run, const char *execution); /* 1 running ...; 0: not there */
 void hand_wait_status(struct fake_run *run, int want);
+/* Until the cluster waits for no answer to a workflow task: else the next node gets that task. */
+void hand_wait_no_task(struct fake_run *run);
 
 int lines_in(const struct world *w, const char *file); /* of a file that steps write to */
 int port_free(void);
