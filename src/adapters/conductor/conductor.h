@@ -7,6 +7,11 @@
  * in hand. Logical retries are the engine's: Conductor sees one task a step, and its own retries
  * are workers that died.
  *
+ * conductor.c opens, closes and hears the engine. runs.c keeps the runs (adapters/provider_runs.h):
+ * workflow.c has what is done about a workflow until its run is over, ending.c how it ends. polls.c
+ * asks for tasks, steps.c keeps and answers them, jobs.c has them carried out; rest.c calls the
+ * cluster; def.c is pure.
+ *
  * A cluster that is away is waited for, with one line in the log when it goes and one when it comes
  * back. */
 #pragma once

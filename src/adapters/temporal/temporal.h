@@ -9,10 +9,9 @@
  * Queues: the workflow tasks of a run are offered in "<queue>.<node>", because only the node that
  * holds the run's lease can answer them; activities in "<queue>", which all nodes share.
  *
- * temporal.c opens and closes; runs.c keeps the runs (adapters/provider_runs.h), calls.c asks about
- * them and news.c tells the engine of them; tasks.c answers
- * workflow tasks; worker.c carries out activities; rpc.c calls the cluster; history.c and
- * commands.c are pure. */
+ * temporal.c opens and closes. runs.c keeps the runs (adapters/provider_runs.h): calls.c asks the
+ * cluster about them, news.c tells the engine of them. tasks.c answers workflow tasks; worker.c
+ * carries out activities; rpc.c calls the cluster; history.c and commands.c are pure. */
 #pragma once
 
 #include <uv.h>

@@ -26,10 +26,11 @@ enum activity_state {
     ACTIVITY_RUNS,    /* the executor has it */
     ACTIVITY_ANSWERS, /* the cluster is told how it ended, until it has heard it */
 };
-enum cluster_wish { /* it only ever moves on */
-                    WISH_EXECUTE,
-                    WISH_CANCEL, /* it asked us to end it */
-                    WISH_FORGET, /* it does not know the activity any more: no answer */
+/* What the cluster wants of it; this only ever moves on. */
+enum cluster_wish {
+    WISH_EXECUTE,
+    WISH_CANCEL, /* it asked us to end it */
+    WISH_FORGET, /* it does not know the activity any more: no answer */
 };
 struct activity {
     TAILQ_ENTRY(activity) link;
@@ -49,9 +50,14 @@ struct activity {
     bool retryable;
     int tries;
     uint64_t waits_until;
-    uv_timer_t timer; /* ACTIVITY_WAITS: look again; ACTIVITY_RUNS: heartbeat; ACTIVITY_ANSWERS: try
-                         again */
+    uv_timer_t timer; /* of its state: to look again, for a heartbeat, to answer again */
 };
+
+static void activity_check(const struct activity *activity) {
+    ASSERT((activity->state == ACTIVITY_POLLS) == (activity->poll == NULL));
+    if (activity->state == ACTIVITY_RUNS) ASSERT(activity->plan && activity->attempt.step);
+    if (activity->state == ACTIVITY_ANSWERS) ASSERT(!activity->plan && !activity->heartbeat);
+}
 
 static void activity_move(struct activity *activity, enum activity_state state) {
     static const uint8_t allowed[] = {
@@ -185,6 +191,7 @@ static void activity_answer(struct activity *activity, enum rpc_method method) {
     activity->heartbeat = NULL;
     if (activity->plan) t->ports.plan_done(t->ports.context, activity->plan);
     activity->plan = NULL;
+    activity_check(activity);
     if (activity->wish == WISH_FORGET)
         activity_end(activity);
     else
@@ -362,6 +369,7 @@ static void activity_run(struct activity *activity) {
     activity->attempt.done = on_attempt_done;
     activity->attempt.context = activity;
     activity_move(activity, ACTIVITY_RUNS);
+    activity_check(activity);
     uint64_t every = (uint64_t)t->heartbeat_ms / 4;
     uv_timer_start(&activity->timer, on_heartbeat_timer, every, every);
     executor_start(t->ports.executor, &activity->attempt);
@@ -439,6 +447,7 @@ static void on_polled(void *context, const struct rpc_answer *answer) {
         return;
     }
     activity_move(activity, ACTIVITY_WAITS);
+    activity_check(activity);
     activities_poll(t);
     activity_begin(activity);
 }
