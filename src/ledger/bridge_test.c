@@ -97,7 +97,9 @@ TEST_DB(bridge_answers_on_the_loop) {
 }
 
 static sem_t gate;
+static sem_t arrived; /* at the gate */
 static status stand_at_the_gate(struct ledger *ledger, void *context, struct error *err) {
+    (void)sem_post(&arrived);
     while (sem_wait(&gate) != 0) {
     }
     return work(ledger, context, err);
@@ -120,7 +122,7 @@ TEST_DB(bridge_waits_in_order_when_the_writer_is_full) {
     struct job late;
     struct error err = {0};
     loop_open(&loop, url);
-    CHECK(sem_init(&gate, 0, 0) == 0);
+    CHECK(sem_init(&gate, 0, 0) == 0 && sem_init(&arrived, 0, 0) == 0);
     order_count = 0;
     job_init(&first, &loop);
     first.call.write.task = stand_at_the_gate;
@@ -147,6 +149,7 @@ TEST_DB(bridge_waits_in_order_when_the_writer_is_full) {
     CHECK(late.runs == 1 && late.answers == 1);
     loop_close(&loop);
     sem_destroy(&gate);
+    sem_destroy(&arrived);
 }
 
 /* After the halt: what waits never reaches the ledger, what is there is carried out, and all is
@@ -157,11 +160,13 @@ TEST_DB(bridge_halt_answers_everything_with_closing) {
     struct job late[2];
     struct error err = {0};
     loop_open(&loop, url);
-    CHECK(sem_init(&gate, 0, 0) == 0);
+    CHECK(sem_init(&gate, 0, 0) == 0 && sem_init(&arrived, 0, 0) == 0);
     for (size_t i = 0; i < COUNT_OF(jobs); i++) {
         job_init(&jobs[i], &loop);
         if (i == 0) jobs[i].call.write.task = stand_at_the_gate;
         bridge_submit(loop.bridge, &jobs[i].call);
+        while (i == 0 && sem_wait(&arrived) != 0) { /* it alone is under way at the halt */
+        }
     }
     bridge_halt(loop.bridge);
     job_init(&late[0], &loop);
@@ -183,5 +188,6 @@ TEST_DB(bridge_halt_answers_everything_with_closing) {
     CHECK(late[0].answers == 1 && late[1].answers == 1 && late[0].runs + late[1].runs == 0);
     sem_destroy(&loop.woken);
     sem_destroy(&gate);
+    sem_destroy(&arrived);
     bridge_close(NULL);
 }
