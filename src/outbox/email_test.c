@@ -51,7 +51,7 @@ static void check_form(yyjson_val *mail) {
     CHECK(json_int(json_member(mail, "bare"), &longest) && longest == 0);
 }
 
-/* CE-9.2-1, CE-9.2-3, CE-10.3-2: the example of the contract: all members arrive, body_html as
+/* CE-9.2-1, CE-10.3-2: the example of the contract: all members arrive, body_html as
  * html, and the key with the mail. */
 TEST(email_sends_the_payload_and_the_key) {
     struct depot b;

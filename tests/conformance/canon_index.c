@@ -100,6 +100,29 @@ TEST_DB(canon_index_type) {
         CHECK(!has(plan, "TEMP B-TREE"), "%.*s",
               STR_ARG(plan)); /* the order comes from the index */
     CHECK(text_is(fixture_lines(&c, sql), "RUN_FAILED\n"));
+
+    /* The latest of a type in one tenant, newest first: pos begins with the tenant, so that the
+     * index is over (tenant, type) and its last column is read in descending order. */
+    static const char *const types[] = {"RunStarted", "RunFailed"};
+    for (int i = 0; i < 6; i++) {
+        struct append_item item = fixture_item(types[i % 2], fixture_fmt("g%d", i / 2), NULL, 1);
+        item.event.tenant_id = STR("globex");
+        fixture_put(&c, item);
+    }
+    const char *latest =
+        "SELECT run_id FROM orchestration_events WHERE type_no = 10 AND type_no >= 10 AND"
+        " position > (SELECT base_position FROM tenants WHERE tenant_id = 'globex') AND"
+        " position <= (SELECT last_position FROM tenants WHERE tenant_id = 'globex')"
+        " ORDER BY position DESC LIMIT 2";
+    check_served(&c, latest, "INDEX ledger_event_type (type_no=? AND", "ledger_event_type");
+    plan = fixture_plan(&c, latest);
+    if (db_is_postgres(ledger_db(c.ledger)))
+        CHECK(has(plan, "Index Scan Backward using ledger_event_type"), "%.*s", STR_ARG(plan));
+    else CHECK(!has(plan, "TEMP B-TREE"), "%.*s", STR_ARG(plan));
+    CHECK(text_is(fixture_lines(&c, latest), "g2\ng1\n"));
+    CHECK(text_is(fixture_lines(&c, "SELECT CASE WHEN MIN(occurred_at) <= MAX(occurred_at) THEN"
+                                    " 'in order' END FROM orchestration_events WHERE type_no = 10"),
+                  "in order\n"));
     fixture_close(&c);
 }
 

@@ -1,4 +1,5 @@
-/* EngineRunRefs of runs that were really launched: what they say, and which are refused. */
+/* EngineRunRefs of runs that were really launched: what they say, and which are refused. And what a
+ * run shows while its provider continues it as new. */
 #include "conformance/provider_helper.h"
 #include "ledger/reference.h"
 
@@ -107,6 +108,38 @@ TEST_DB(refs_that_do_not_fit_their_run_are_refused) {
         CHECK(strcmp(reason_name(err.reason), cases[i].reason) == 0, "case %zu: %s", i,
               reason_name(err.reason));
         CHECK(strcmp(err.where, cases[i].where) == 0, "case %zu: %s", i, err.where);
+    }
+    bed_release(&bed);
+}
+
+/* WE-2.1.2-3: from the moment in which Temporal ends an execution to continue it as new, until the
+ * new one is up, the substatus is CONTINUE_AS_NEW; neither before nor afterwards, and again with
+ * the next rotation. (Against a real cluster: provider_runs.c.) */
+TEST_DB(refs_rotation_is_shown_until_the_new_execution_is_up) {
+    struct bed bed;
+    struct temporal_options temporal;
+    struct conductor_options conductor;
+    open_bed(&bed, url, &temporal, &conductor);
+    struct engine *engine = host_engine(bed.host);
+    CHECK(is(shown(&bed, "temporal"), "PENDING"));
+    for (int i = 1; i <= 3; i++) {
+        char id[16];
+        snprintf(id, sizeof(id), "exec-%d", i);
+        struct provider_link link = {.workflow_id = STR("temporal"),
+                                     .provider_run_id = str_c(id),
+                                     .queue = STR("q7"),
+                                     .continued = i > 1};
+        engine_linked(engine, STR("temporal"), &link);
+        until_rows(&bed, "temporal", EVENT_RUN_PROVIDER_LINKED, (size_t)i);
+        until_status(&bed, "temporal", RUN_RUNNING);
+        CHECK(is(shown(&bed, "temporal"), "RUNNING"), "%.*s", STR_ARG(shown(&bed, "temporal")));
+        engine_rotating(engine, STR("temporal"));
+        until_rows(&bed, "temporal", EVENT_RUN_RECOVERED, (size_t)i);
+        for (int k = 0; k < 5; k++) {
+            CHECK(is(shown(&bed, "temporal"), "RUNNING/CONTINUE_AS_NEW"), "%.*s",
+                  STR_ARG(shown(&bed, "temporal")));
+            bed_turn(&bed, 5);
+        }
     }
     bed_release(&bed);
 }

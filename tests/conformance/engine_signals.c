@@ -11,7 +11,8 @@
 
 /* WE-1-5: PAUSE then RESUME: RunPaused, RunResumed, and the remaining steps run.
  * WE-2.1.2-14: with two steps ready none starts until the run is resumed.
- * WE-2.1.2-15: the step in flight ends with StepCompleted while the run is PAUSED.
+ * The step in flight ends with StepCompleted while the run is PAUSED (on Conductor:
+ * provider_conductor.c).
  * WE-2.1.2-16: asked again and again until that step's end the answer is DRAINING each time, and
  * not afterwards. WE-2.1.2-21: paused by an operator's signal: PAUSED. */
 TEST_DB(engine_pause_drains_and_resume_goes_on) {

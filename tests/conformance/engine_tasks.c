@@ -399,7 +399,7 @@ TEST_DB(engine_task_of_a_cancelled_run_is_over) {
     bed_release(&bed);
 }
 
-/* WE-2.1.2-15: a task in a worker's hands may be finished after the pause. */
+/* A task in a worker's hands may be finished after the pause. */
 TEST_DB(engine_task_may_be_finished_after_a_pause) {
     struct bed bed;
     bed_init(&bed, url);

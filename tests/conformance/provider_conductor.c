@@ -62,7 +62,8 @@ TEST_DB(provider_conductor_resolves_native_ids) {
 }
 
 /* WE-2.1.2-1: paused with a step in flight, a run on Conductor is DRAINING until that step has
- * ended, and no longer. WE-2.1.2-14: nothing new starts meanwhile. */
+ * ended, and no longer. WE-2.1.2-14: nothing new starts meanwhile. WE-2.1.2-15: the step in flight
+ * is left to finish: it ends with StepCompleted while the run is PAUSED, there and here. */
 TEST_DB(provider_conductor_drains_when_paused) {
     struct cluster c;
     cluster_conductor(&c, url);
@@ -81,6 +82,10 @@ TEST_DB(provider_conductor_drains_when_paused) {
     CHECK(file_replace(path_in(&c.bed, "go"), STR("x"), &err) == ST_OK);
     until_rows(&c.bed, c.run, EVENT_STEP_COMPLETED, 1);
     CHECK(is(shown(&c.bed, c.run), "PAUSED"));
+    CHECK(count_rows(&c.bed, c.run, EVENT_RUN_PAUSED) == 1 &&
+          count_rows(&c.bed, c.run, EVENT_RUN_RESUMED) == 0 &&
+          count_rows(&c.bed, c.run, EVENT_STEP_FAILED) == 0);
+    cluster_until_shows(&c, "\"status\":\"PAUSED\"");
     bed_turn(&c.bed, 500);
     CHECK(count_rows(&c.bed, c.run, EVENT_STEP_STARTED) == 1);
     tell(&c.bed, c.run, "RESUME", "r1");
