@@ -2,6 +2,7 @@
  * the launch becomes the first news of a new run. A run id that is in use is found, not started
  * again. */
 #include "base/json.h"
+#include "base/json_out.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "engine/impl.h"
@@ -86,28 +87,21 @@ static status launch_news(struct engine_run *r, const struct start_request *q,
     r->correlation = q->correlation ? *q->correlation : engine_uuid(eng);
     uuid_format(r->launch_id, id);
     buf_init(&b, FLOW_PAYLOAD_MAX);
-    buf_put_c(&b, "{\"signal_id\":");
-    buf_put_json_str(&b, str_n(id, sizeof(id)));
-    buf_put_c(&b, ",\"signal\":\"LAUNCH\",\"adapter\":");
-    buf_put_json_str(&b, q->adapter);
-    buf_put_c(&b, ",\"plan_ref\":");
+    json_object_begin(&b);
+    json_put_text(&b, "signal_id", str_n(id, sizeof(id)));
+    json_put_text(&b, "signal", STR("LAUNCH"));
+    json_put_text(&b, "adapter", q->adapter);
+    json_name(&b, "plan_ref");
     plan_ref_json(&q->ref, &b);
-    if (parameters.ptr && !str_eq(parameters, STR("{}"))) {
-        buf_put_c(&b, ",\"parameters\":");
-        buf_put(&b, parameters);
-    }
-    if (q->approval) buf_put_c(&b, ",\"approval\":true");
-    if (eng->options.provider[adapter]) {
-        buf_put_c(&b, ",\"provider\":");
-        buf_put_c(&b, eng->options.provider[adapter]);
-    }
+    if (!str_eq(parameters, STR("{}"))) json_put_json_if(&b, "parameters", parameters);
+    if (q->approval) json_put_bool(&b, "approval", true);
+    json_put_json_if(&b, "provider", str_c(eng->options.provider[adapter]));
     if (r->report.ptr) {
-        buf_put_c(&b, ",\"validation_report\":");
-        buf_put(&b, r->report);
+        json_put_json(&b, "validation_report", r->report);
         /* RunStarted refers to it by this signal's id. */
         if (!arena_try_str(&r->arena, str_n(id, sizeof(id)), &r->report)) b.full = true;
     }
-    buf_put_char(&b, '}');
+    json_object_end(&b);
     status st = ST_OK;
     struct news news = {.kind = NEWS_LAUNCH,
                         .launch = {.id = r->launch_id, .data = buf_str(&b), .actor = q->actor},

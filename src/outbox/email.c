@@ -10,6 +10,7 @@
  * its end could not be recorded in time (the store was away, its lease ran out) is answered without
  * a second mail. It ends with the process: between a mail and the record of it there is one commit,
  * and a memory on disk would need one of its own. */
+#include "base/json_out.h"
 #include "base/limits.h"
 #include "outbox/impl.h"
 #include "outbox/mime.h"
@@ -180,9 +181,10 @@ static void answer_error(struct parcel *p, const struct error *err) {
 
 static void answer_sent(struct parcel *p) {
     buf_init(&p->result, DELIVERY_RESULT_MAX);
-    buf_put_c(&p->result, "{\"message_id\":");
-    buf_put_json_str(&p->result, p->message_id);
-    buf_printf(&p->result, ",\"accepted\":%zu}", p->accepted);
+    json_object_begin(&p->result);
+    json_put_text(&p->result, "message_id", p->message_id);
+    json_put_int(&p->result, "accepted", (int64_t)p->accepted);
+    json_object_end(&p->result);
     parcel_done(p);
 }
 

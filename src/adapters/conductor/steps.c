@@ -6,30 +6,25 @@
 #include <string.h>
 
 #include "adapters/conductor/impl.h"
+#include "base/json_out.h"
 
 /* ---- texts ---- */
 
 void conductor_result_json(const struct conductor *c, const struct task_result *result,
                            struct buf *out) {
-    buf_put_c(out, "{\"workflowInstanceId\":");
-    buf_put_json_str(out, result->workflow);
-    buf_put_c(out, ",\"taskId\":");
-    buf_put_json_str(out, result->task);
-    buf_put_c(out, ",\"workerId\":");
-    buf_put_json_str(out, str_c(c->node));
+    json_object_begin(out);
+    json_put_text(out, "workflowInstanceId", result->workflow);
+    json_put_text(out, "taskId", result->task);
+    json_put_text(out, "workerId", str_c(c->node));
+    json_put_text(out, "status", str_c(result->status ? result->status : "IN_PROGRESS"));
     if (!result->status) {
-        buf_put_c(out, ",\"status\":\"IN_PROGRESS\",\"extendLease\":true}");
-        return;
+        json_put_bool(out, "extendLease", true);
+    } else {
+        json_put_int(out, "callbackAfterSeconds", result->callback_s);
+        json_put_json(out, "outputData", result->output.len > 0 ? result->output : STR("{}"));
+        json_put_text_if(out, "reasonForIncompletion", result->reason);
     }
-    buf_printf(out,
-               ",\"status\":\"%s\",\"callbackAfterSeconds\":%lld,\"outputData\":", result->status,
-               (long long)result->callback_s);
-    buf_put(out, result->output.len > 0 ? result->output : STR("{}"));
-    if (result->reason.ptr) {
-        buf_put_c(out, ",\"reasonForIncompletion\":");
-        buf_put_json_str(out, result->reason);
-    }
-    buf_put_char(out, '}');
+    json_object_end(out);
 }
 
 str conductor_handed_json(int64_t handed, char *text, size_t size) {
@@ -41,13 +36,11 @@ str conductor_handed_json(int64_t handed, char *text, size_t size) {
 void conductor_outcome_json(enum provider_step_state state, str output, struct buf *out) {
     switch (state) {
     case PROVIDER_STEP_DONE:
-        buf_put_c(out, "{\"status\":\"SUCCESS\",\"output\":");
-        if (output.len > OUTPUT_BYTES_MAX)
-            buf_printf(out, "null,\"outputBytes\":%zu}", output.len);
-        else {
-            buf_put(out, output.len > 0 ? output : STR("null"));
-            buf_put_char(out, '}');
-        }
+        json_object_begin(out);
+        json_put_text(out, "status", STR("SUCCESS"));
+        json_put_json(out, "output", output.len > OUTPUT_BYTES_MAX ? STR_NONE : output);
+        if (output.len > OUTPUT_BYTES_MAX) json_put_int(out, "outputBytes", (int64_t)output.len);
+        json_object_end(out);
         return;
     case PROVIDER_STEP_SKIPPED:
         buf_put_c(out, "{\"status\":\"SKIPPED\",\"skipped\":true}");
