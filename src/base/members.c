@@ -1,8 +1,12 @@
 /* base/members.c: the one writer and the one reader of tables of members. */
 #include "base/members.h"
 
+#include <assert.h>
+
 #include "base/json_out.h"
 #include "base/time.h"
+
+static_assert(sizeof(enum member_kind) == sizeof(int), "an enum is an int: MEMBER_WORD");
 
 /* ---- writing ---- */
 

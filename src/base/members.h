@@ -6,7 +6,8 @@
  *
  * Reading is lenient on purpose: the text comes from a server that may be newer than we are. What
  * is absent, null or of another type leaves its field as it was (the caller zeroes the struct
- * first), and members that no row names are passed over. */
+ * first; an absent span is -1, an absent word the unknown one), and members that no row names are
+ * passed over. */
 #pragma once
 
 #include "base/arena.h"

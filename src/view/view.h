@@ -16,7 +16,7 @@
 #include "outbox/outbox.h"
 
 struct noun {
-    const char *schema; /* its name in contracts/openapi.json */
+    const char *schema; /* its name in contracts/openapi.json; or NULL */
     const struct member_row *rows;
     size_t count;
     size_t size; /* of the struct */
@@ -24,9 +24,9 @@ struct noun {
 
 /* ---- nouns ---- */
 
-extern const struct noun view_run;         /* struct run_info; read, it has no run_no */
-enum { RUN_IDENTITY_ROWS = 7 };            /* the first ones of a run: what never changes */
-extern const struct noun view_snapshot;    /* struct run_snapshot; see view.c for its schema */
+extern const struct noun view_run;      /* struct run_info; read, it has no run_no */
+enum { RUN_IDENTITY_ROWS = 7 };         /* the first ones of a run: what never changes */
+extern const struct noun view_snapshot; /* struct run_snapshot; no schema: it is a part of others */
 extern const struct noun view_explanation; /* struct explanation */
 extern const struct noun view_wait;        /* struct wait */
 extern const struct noun view_step;        /* struct step_shown */
