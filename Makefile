@@ -237,8 +237,9 @@ cover: $(call products,cover) $(call test_programs,cover) | $(BUILD)/have-check 
 lint: $(PROTO_C) | $(BUILD)/have-check ## clang-tidy, gcc -fanalyzer and cppcheck over the product, or over LINT="FILE.c..."
 	@scripts/lint $(CPPFLAGS_OURS) $(CFLAGS_OURS) -- $(or $(LINT),$(PRODUCT_C))
 
-layers: ## no include points sideways or upwards, and docs/errors.md is as the table of codes
+layers: ## no include points sideways or upwards, no function has too many parameters, and docs/errors.md is as the table of codes
 	@scripts/layers
+	@scripts/params
 	@scripts/errors-page --check
 
 format: ## clang-format over all C files

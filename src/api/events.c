@@ -335,8 +335,13 @@ static status load_alerts(struct call *c, struct ledger *reader, struct error *e
     size_t count = 0;
     status st = r->run.ptr ? call_find_run(c, reader, r->run, &info, err) : ST_OK;
     if (st == ST_OK)
-        st = ledger_list_alerts(reader, r->tenant, r->run, r->before_run, r->before_seq,
-                                (size_t)r->limit, &c->arena, &alerts, &count, err);
+        st = ledger_list_alerts(reader,
+                                &(struct alert_query){.tenant_id = r->tenant,
+                                                      .run_id = r->run,
+                                                      .before_run_no = r->before_run,
+                                                      .before_seq = r->before_seq,
+                                                      .limit = (size_t)r->limit},
+                                &c->arena, &alerts, &count, err);
     if (st != ST_OK) return st;
     page_begin(&c->out);
     for (size_t i = 0; i < count; i++) {

@@ -108,8 +108,11 @@ static status alerts(struct source *s, str run_id, struct page *page, struct are
     status st = read_cursor(page->cursor, &run_no, &seq, err);
     page->cursor = STR_NONE;
     if (st == ST_OK)
-        st = ledger_list_alerts(of(s), STR_NONE, run_id, run_no, seq, page->limit, arena, out,
-                                &page->count, err);
+        st = ledger_list_alerts(
+            of(s),
+            &(struct alert_query){
+                .run_id = run_id, .before_run_no = run_no, .before_seq = seq, .limit = page->limit},
+            arena, out, &page->count, err);
     if (st != ST_OK || page->count < page->limit) return st;
     const struct alert *last = &(*out)[page->count - 1];
     page->cursor = cli_text(s->cli, "%lld.%lld", (long long)last->run_no, (long long)last->seq);

@@ -289,10 +289,13 @@ struct alert {
     uuid event_id;
     int64_t run_seq, seq, persisted_us, run_no;
 };
-/* Newest first, before (run_no, seq) of the last one seen; 0, 0 from the newest. run_id, tenant_id
- * STR_NONE: all. */
-MUST_CHECK status ledger_list_alerts(struct ledger *ledger, str tenant_id, str run_id,
-                                     int64_t before_run_no, int64_t before_seq, size_t limit,
+struct alert_query {
+    str tenant_id, run_id;             /* STR_NONE: all */
+    int64_t before_run_no, before_seq; /* of the last one seen; 0, 0: from the newest */
+    size_t limit;
+};
+/* Newest first. */
+MUST_CHECK status ledger_list_alerts(struct ledger *ledger, const struct alert_query *query,
                                      struct arena *arena, struct alert **alerts, size_t *count,
                                      struct error *err);
 

@@ -363,21 +363,20 @@ status ledger_replay(struct ledger *l, str run_id, int64_t at_run_seq, bool use_
     "{postgres: ORDER BY a.run_no DESC, a.seq DESC LIMIT $4) " tier "_page}"
 /* clang-format on */
 
-status ledger_list_alerts(struct ledger *l, str tenant_id, str run_id, int64_t before_run_no,
-                          int64_t before_seq, size_t limit, struct arena *arena,
+status ledger_list_alerts(struct ledger *l, const struct alert_query *query, struct arena *arena,
                           struct alert **alerts, size_t *count, struct error *err) {
     struct db_stmt *q = NULL;
-    limit = page_limit(limit);
+    size_t limit = page_limit(query->limit);
     struct alert *list = arena_try(arena, (limit > 0 ? limit : 1) * sizeof(*list));
     if (!list) return ledger_no_memory(err);
     status st =
         db_prepare(l->db, BOTH_TIERS(ALERTS_OF) " ORDER BY 13 DESC, 11 DESC LIMIT $4", &q, err);
     if (st != ST_OK) return st;
-    db_bind_text(q, 1, run_id);
-    db_bind_int(q, 2, before_run_no > 0 ? before_run_no : INT64_MAX);
-    db_bind_int(q, 3, before_seq);
+    db_bind_text(q, 1, query->run_id);
+    db_bind_int(q, 2, query->before_run_no > 0 ? query->before_run_no : INT64_MAX);
+    db_bind_int(q, 3, query->before_seq);
     db_bind_int(q, 4, (int64_t)limit);
-    db_bind_text(q, 5, tenant_id);
+    db_bind_text(q, 5, query->tenant_id);
     size_t n = 0;
     bool row = false;
     while (n < limit && (st = db_step(q, &row, err)) == ST_OK && row) {

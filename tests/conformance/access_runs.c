@@ -218,14 +218,17 @@ TEST_DB(access_alerts_by_tenant) {
     struct alert *alerts = NULL;
     size_t count = 0;
     open_filled(&c, url);
-    CHECK(ledger_list_alerts(c.ledger, STR("acme"), STR_NONE, 0, 0, 10, &c.arena, &alerts, &count,
-                             &err) == ST_OK);
+    CHECK(ledger_list_alerts(c.ledger, &(struct alert_query){.tenant_id = STR("acme"), .limit = 10},
+                             &c.arena, &alerts, &count, &err) == ST_OK);
     CHECK(count == 1 && text_is(alerts[0].run_id, "r6"));
-    CHECK(ledger_list_alerts(c.ledger, STR("globex"), STR_NONE, 0, 0, 10, &c.arena, &alerts, &count,
-                             &err) == ST_OK);
+    CHECK(ledger_list_alerts(c.ledger,
+                             &(struct alert_query){.tenant_id = STR("globex"), .limit = 10},
+                             &c.arena, &alerts, &count, &err) == ST_OK);
     CHECK(count == 0);
-    CHECK(ledger_list_alerts(c.ledger, STR("globex"), STR("r6"), 0, 0, 10, &c.arena, &alerts,
-                             &count, &err) == ST_OK);
+    CHECK(ledger_list_alerts(
+              c.ledger,
+              &(struct alert_query){.tenant_id = STR("globex"), .run_id = STR("r6"), .limit = 10},
+              &c.arena, &alerts, &count, &err) == ST_OK);
     CHECK(count == 0);
     fixture_close(&c);
 }

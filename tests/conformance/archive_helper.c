@@ -162,8 +162,8 @@ static void put_lists(struct picture *p) {
           "%s", err.msg);
     for (size_t i = 0; i < count; i++)
         put_run(p, &runs[i]);
-    CHECK(ledger_list_alerts(p->c->ledger, STR_NONE, STR_NONE, 0, 0, 1000, &p->c->arena, &alerts,
-                             &count, &err) == ST_OK,
+    CHECK(ledger_list_alerts(p->c->ledger, &(struct alert_query){.limit = 1000}, &p->c->arena,
+                             &alerts, &count, &err) == ST_OK,
           "%s", err.msg);
     CHECK(count > 0);
     for (size_t i = 0; i < count; i++) {

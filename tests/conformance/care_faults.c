@@ -247,8 +247,8 @@ static status ask_replay(struct fixture *c, struct error *err) {
 static status ask_alerts(struct fixture *c, struct error *err) {
     struct alert *alerts;
     size_t count;
-    return ledger_list_alerts(c->ledger, STR_NONE, STR_NONE, 0, 0, 10, &c->arena, &alerts, &count,
-                              err);
+    return ledger_list_alerts(c->ledger, &(struct alert_query){.limit = 10}, &c->arena, &alerts,
+                              &count, err);
 }
 static status ask_receipt(struct fixture *c, struct error *err) {
     struct receipt receipt;

@@ -172,8 +172,9 @@ str fixture_step_state(struct fixture *c, const char *run, const char *step) {
 size_t fixture_alerts(struct fixture *c, const char *run, struct alert **alerts) {
     size_t count = 0;
     struct error err = {0};
-    status st = ledger_list_alerts(c->ledger, STR_NONE, str_c(run), 0, 0, PAGE_EVENTS_MAX,
-                                   &c->arena, alerts, &count, &err);
+    status st = ledger_list_alerts(
+        c->ledger, &(struct alert_query){.run_id = str_c(run), .limit = PAGE_EVENTS_MAX}, &c->arena,
+        alerts, &count, &err);
     CHECK(st == ST_OK, "%s", err.msg);
     return count;
 }

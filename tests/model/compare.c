@@ -334,8 +334,9 @@ static bool compare_alerts(struct ledger *l, const struct model *m, str run_id, 
     size_t count = 0;
     size_t n = 0;
     struct error err = {0};
-    if (!done(ledger_list_alerts(l, STR_NONE, run_id, 0, 0, PAGE_EVENTS_MAX, arena, &alerts, &count,
-                                 &err),
+    if (!done(ledger_list_alerts(l,
+                                 &(struct alert_query){.run_id = run_id, .limit = PAGE_EVENTS_MAX},
+                                 arena, &alerts, &count, &err),
               "reading alerts", &err, why))
         return false;
     for (size_t i = m->count; i > 0; i--) {
