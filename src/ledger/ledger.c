@@ -55,7 +55,7 @@ status ledger_connect_now(struct ledger *l, struct error *err) {
 
 /* ---- states ---- */
 
-#define TO(state) (1u << (state))
+#define TO(state) (1U << (state))
 static const unsigned may_follow[LEDGER_STATES] = {
     [LEDGER_BROKEN] = TO(LEDGER_IDLE),
     [LEDGER_IDLE] = TO(LEDGER_MAKING) | TO(LEDGER_BROKEN),
