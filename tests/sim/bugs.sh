@@ -1,11 +1,12 @@
 #!/bin/bash
-# tests/sim/bugs.sh [BUILD_OF_A_KIND] [NAME_PART]: would the simulator notice?
+# tests/sim/bugs.sh [BUILD_OF_A_KIND] [NAME_PART]: would the simulator notice, or the tests that a patch names?
 #
 # Each patch in tests/sim/bugs plants one plausible mistake into a copy of src/. Only the patched files are compiled
 # again; the rest comes from libcairn.a (build/test unless the first argument says otherwise). Seeds are run until an
 # invariant breaks, an assertion fails, or the program crashes. A mistake that nobody notices within SEEDS or within
 # SECONDS_EACH is a failure, and so is a patch that no longer applies: then the source has changed, and the patch must
-# follow.
+# follow. A patch about what the simulator does not hold begins with "Tests: PATTERN...": those unit tests, on SQLite,
+# must pass without it and fail with it.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 kind=${1:-build/test}
@@ -30,8 +31,32 @@ if ! "$work/sim" 1 "$SEEDS" >"$work/good" 2>&1; then
     exit 1
 fi
 
+# What the unit tests are linked from: see TEST_C in the Makefile.
+test_objects() {
+    find src -name '*_test.c' -o -path 'src/cli/*.c' ! -name main.c
+    ls tests/test.c tests/conformance/*.c tests/model/*.c
+}
+test_objects | sort -u | sed "s,\(.*\)\.c$,$kind/obj/\1.o," >"$work/test-objects"
+named=$(sed -n 's/^Tests: //p' tests/sim/bugs/*"$part"*.patch | tr '\n' ' ')
+if [ -n "$named" ]; then
+    # shellcheck disable=SC2086 # several patterns
+    if ! env -u CAIRN_TEST_POSTGRES "$kind/cairn-tests" $named >"$work/good" 2>&1; then
+        echo "bugs: the tests fail without a bug: $(tail -n 1 "$work/good")"
+        exit 1
+    fi
+fi
+
+# unit DIR TESTS OBJECT...: runs these tests of the program with the patched objects.
+unit() {
+    local dir=$1 tests=$2
+    shift 2
+    gcc -pthread -o "$dir/tests" "$@" @"$work/test-objects" "$kind/parts.a" "$kind/libcairn.a" "$rpath" -lcmocka -lpq "${libs[@]}" 2>"$dir/log" || return 2
+    # shellcheck disable=SC2086 # several patterns
+    timeout "$SECONDS_EACH" env -u CAIRN_TEST_POSTGRES "$dir/tests" $tests 2>&1
+}
+
 plant() { # PATCH: prints one line, "passed", "failed" or "skipped" first
-    local patch=$1 name dir file objects=() log out rc
+    local patch=$1 name dir file objects=() log out rc tests
     name=$(basename "$patch" .patch)
     dir=$work/$name
     mkdir -p "$dir"
@@ -47,6 +72,22 @@ plant() { # PATCH: prints one line, "passed", "failed" or "skipped" first
         fi
         objects+=("$dir/$(basename "$file").o")
     done < <(sed -n 's,^+++ b/\([^[:space:]]*\).*,\1,p' "$patch")
+    tests=$(sed -n 's/^Tests: //p' "$patch")
+    if [ -n "$tests" ]; then
+        rc=0
+        out=$(unit "$dir" "$tests" "${objects[@]}") || rc=$?
+        case $rc in
+        0) echo "failed $name: $tests did not notice" ;;
+        1) echo "passed $name: $(grep -a ' failed: ' <<<"$out" | head -n 1 | cut -c 1-150)" ;;
+        2) echo "failed $name: it does not link: $(grep -m 1 error "$dir/log" || head -n 1 "$dir/log")" ;;
+        124) echo "failed $name: nobody noticed in $SECONDS_EACH s: a run that takes too long proves nothing" ;;
+        134) echo "passed $name: $(grep -a assert <<<"$out" | head -n 1 | cut -c 1-150)" ;;
+        139) echo "passed $name: it crashes" ;;
+        *) echo "failed $name: the program could not run: $(tail -n 1 <<<"$out" | cut -c 1-150)" ;;
+        esac
+        rm -rf "$dir"
+        return
+    fi
     if ! gcc -pthread -o "$dir/sim" "$work/main.o" "${objects[@]}" "$kind/parts.a" "$kind/libcairn.a" "$rpath" "${libs[@]}" 2>"$dir/log"; then
         echo "failed $name: it does not link: $(head -n 1 "$dir/log")"
         return
@@ -63,7 +104,7 @@ plant() { # PATCH: prints one line, "passed", "failed" or "skipped" first
     *) echo "failed $name: the program could not run: $(tail -n 1 <<<"$out" | cut -c 1-150)" ;;
     esac
 }
-export -f plant
+export -f plant unit
 export work kind SEEDS SECONDS_EACH rpath
 # Arrays cannot be exported: their words go through text.
 export FLAGS_TEXT="${flags[*]}" DEPS_TEXT="${deps[*]}" LIBS_TEXT="${libs[*]}"
