@@ -1,3 +1,6 @@
+/* host/effects.c: effect steps: each asks for its effect through the outbox, and waits for its end if
+ * the plan says so. What ends here is told by the dispatcher; what another node delivers is looked
+ * for. */
 #include "host/effects.h"
 
 #include "base/json.h"
@@ -25,7 +28,13 @@ struct waiter { /* an attempt of an effect step */
 struct host_effects {
     uv_loop_t *loop;
     struct dispatcher *dispatcher;
-    struct ledger *reader;
+    struct readers *readers;
+    struct reader_job look; /* one at a time, */
+    bool looking;
+    struct arena look_arena; /* with what it found, by `ids`; a status of OUTBOX_NONE: nothing */
+    uuid ids[LOOK_EFFECTS_MAX];
+    struct effect_info *found;
+    size_t id_count;
     struct waiter *waiters;
     struct waiter *gone; /* answered, but the ledger has not come back to them */
     uv_timer_t watch;
@@ -208,20 +217,32 @@ static void ask_again(struct waiter *w) {
     if (ask(w, &ignored) != ST_OK) w->asked = w->again = true; /* no memory: later */
 }
 
-/* Another node may have delivered it, and what we heard of our own may have been lost. */
-static void look(struct host_effects *e, struct waiter *w) {
-    struct arena arena;
-    struct effect_info info;
-    struct error ignored;
-    arena_init(&arena, 4096, SIZE_MAX);
-    if (outbox_find(e->reader, STR_NONE, w->effect_id, &arena, &info, &ignored) == ST_OK)
-        (void)answer_settled(w, &info);
-    arena_release(&arena);
+/* Another node may have delivered it, and what we heard of our own may have been lost. On a reader
+ * thread. */
+static status look_work(struct reader_job *job, struct ledger *reader, struct error *err) {
+    struct host_effects *e = CONTAINER_OF(job, struct host_effects, look);
+    status st = ST_OK;
+    e->found = arena_try(&e->look_arena, e->id_count * sizeof(*e->found));
+    if (!e->found) return error_set(err, ST_RETRY, "outbox: out of memory");
+    for (size_t i = 0; i < e->id_count && st != ST_RETRY; i++) {
+        st = outbox_find(reader, STR_NONE, e->ids[i], &e->look_arena, &e->found[i], err);
+        if (st != ST_OK) e->found[i] = (struct effect_info){0};
+    }
+    return st == ST_RETRY ? st : ST_OK;
+}
+
+static void looked(struct reader_job *job) {
+    struct host_effects *e = CONTAINER_OF(job, struct host_effects, look);
+    e->looking = false;
+    for (size_t i = 0; i < e->id_count && job->code == ST_OK && !e->halted; i++)
+        on_settled(e, &e->found[i]);
+    arena_release(&e->look_arena);
 }
 
 /* Whoever is looked at comes last the next time. */
 static void look_at_some(struct host_effects *e) {
     size_t left = 0;
+    if (!e->looking) e->id_count = 0;
     for (const struct waiter *w = e->waiters; w && left < LOOK_EFFECTS_MAX; w = w->next)
         left++;
     for (; left > 0 && e->waiters; left--) {
@@ -234,9 +255,13 @@ static void look_at_some(struct host_effects *e) {
         w->next = NULL;
         if (w->again)
             ask_again(w);
-        else if (w->asked && w->wait && e->reader)
-            look(e, w);
+        else if (w->asked && w->wait && !e->looking)
+            e->ids[e->id_count++] = w->effect_id;
     }
+    if (e->looking || e->id_count == 0) return;
+    e->looking = true;
+    e->look = (struct reader_job){.work = look_work, .done = looked};
+    readers_submit(e->readers, &e->look);
 }
 
 static void on_watch(uv_timer_t *timer) {
@@ -290,12 +315,13 @@ bool host_effects_idle(const struct host_effects *e) { return dispatcher_idle(e-
 static void on_closed(uv_handle_t *handle) { mem_free(handle->data); }
 
 status host_effects_open(uv_loop_t *loop, const struct dispatcher_options *options,
-                         struct ledger *reader, struct host_effects **out, struct error *err) {
+                         struct host_effects **out, struct error *err) {
     struct host_effects *e = mem_alloc(sizeof(*e));
     struct dispatcher_options own = *options;
     if (!e) return error_set(err, ST_RETRY, "outbox: out of memory");
     e->loop = loop;
-    e->reader = reader;
+    e->readers = options->readers;
+    arena_init(&e->look_arena, 4096, SIZE_MAX);
     own.settled = on_settled;
     own.context = e;
     status st = dispatcher_open(loop, &own, &e->dispatcher, err);
@@ -317,6 +343,7 @@ void host_effects_halt(struct host_effects *e) {
 
 void host_effects_close(struct host_effects *e) {
     if (!e) return;
+    ASSERT(!e->looking); /* the readers were halted */
     dispatcher_close(e->dispatcher);
     while (e->waiters)
         answer_failed(e->waiters, "CANCELLED", STR("cancelled: the host is closing"));

@@ -13,10 +13,9 @@
 
 struct host_effects;
 
-/* `reader` is for looking at effects that another node delivers; NULL: this is the only one. */
+/* What another node delivers is looked for with the readers of the options. */
 MUST_CHECK status host_effects_open(uv_loop_t *loop, const struct dispatcher_options *options,
-                                    struct ledger *reader, struct host_effects **out,
-                                    struct error *err);
+                                    struct host_effects **out, struct error *err);
 void host_effects_start(struct host_effects *e, struct attempt *attempt);
 /* Its effect goes on; the step does not wait for it any more: `done` comes at once, CANCELLED. */
 void host_effects_stop(struct host_effects *e, struct attempt *attempt);

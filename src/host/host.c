@@ -469,7 +469,7 @@ static status open_effects(struct host *h, struct error *err) {
     options.deliver.guard = h->options.guard;
     options.deliver.secret = effect_secret;
     options.deliver.secret_context = h;
-    return host_effects_open(h->loop, &options, h->reader, &h->effects, err);
+    return host_effects_open(h->loop, &options, &h->effects, err);
 }
 
 static status open_sweep(struct host *h, struct error *err) {

@@ -440,8 +440,7 @@ static void asker_start(struct asker *a, struct rig *r, struct host_effects *e) 
 static struct host_effects *effects_open(struct rig *r) {
     struct host_effects *e = NULL;
     struct error err = {0};
-    CHECK(host_effects_open(&r->loop, &r->options, r->reader.ledger, &e, &err) == ST_OK, "%s",
-          err.msg);
+    CHECK(host_effects_open(&r->loop, &r->options, &e, &err) == ST_OK, "%s", err.msg);
     return e;
 }
 
