@@ -259,15 +259,15 @@ static void archive_over(struct call *c) { c->api->archiving = false; }
 
 /* Alone, not in a group: it moves thousands of rows, and nobody else's commit shall wait for that or
  * fail with it. */
-static status archive_lot(struct call *c, struct ledger *ledger, struct error *err) {
+static status archive_batch(struct call *c, struct ledger *ledger, struct error *err) {
     struct admin_call *a = c->own;
-    return ledger_archive_lot(ledger, &a->archive, &a->at, err);
+    return ledger_archive_batch(ledger, &a->archive, &a->at, err);
 }
 
 static void archived(struct call *c) {
     struct admin_call *a = c->own;
     if (!a->at.done && !c->api->draining) {
-        call_alone(c, archive_lot, archived);
+        call_alone(c, archive_batch, archived);
         return;
     }
     json_object_begin(&c->out);
@@ -291,7 +291,7 @@ static void begin_archive(struct call *c) {
     a->archive.riders = &c->rider;
     c->api->archiving = true;
     c->ended = archive_over;
-    call_alone(c, archive_lot, archived);
+    call_alone(c, archive_batch, archived);
 }
 
 static void post_archive(struct call *c) {

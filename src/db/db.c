@@ -217,8 +217,8 @@ static void reset_all(struct db *db) {
 }
 
 /* What the transaction asks must not depend on a commit whose outcome is not known. */
-static status check_beside(struct db *db, struct error *err) {
-    if (!db->committing || db->beside) return ST_OK;
+static status check_early(struct db *db, struct error *err) {
+    if (!db->committing || db->asks_early) return ST_OK;
     db->too_early = true;
     return error_set(err, ST_RETRY, "the commit before is still under way");
 }
@@ -226,7 +226,7 @@ static status check_beside(struct db *db, struct error *err) {
 status db_exec(struct db *db, const char *sql, struct error *err) {
     ASSERT(!db->failed);
     char *expanded = NULL;
-    status st = check_beside(db, err);
+    status st = check_early(db, err);
     if (st == ST_OK) st = braces_expand(db->postgres, sql, &expanded, err);
     if (st == ST_OK) st = db->ops->exec(db, expanded, err);
     mem_free(expanded);
@@ -278,9 +278,9 @@ status db_commit_wait(struct db *db, struct error *err) {
 
 bool db_was_too_early(const struct db *db) { return db->too_early; }
 
-void db_beside(struct db *db, bool on) {
-    db->beside = on;
-    if (db->ops->beside) db->ops->beside(db, on);
+void db_ask_early(struct db *db, bool on) {
+    db->asks_early = on;
+    if (db->ops->ask_early) db->ops->ask_early(db, on);
 }
 
 void db_rollback(struct db *db) {
@@ -381,7 +381,7 @@ status db_send(struct db_stmt *st, struct error *err) {
     ASSERT(!st->db->failed);
     ASSERT(!st->reading);
     if (!st->db->ops->send || st->bad_param) return ST_OK; /* the step will tell */
-    status s = check_beside(st->db, err);
+    status s = check_early(st->db, err);
     if (s == ST_OK) s = st->db->ops->send(st, err);
     if (s == ST_OK) return ST_OK;
     db_reset(st);
@@ -400,7 +400,7 @@ void db_stop_on(struct db *db, const atomic_bool *stop) {
 status db_step(struct db_stmt *st, bool *row, struct error *err) {
     ASSERT(!st->db->failed);
     bool got = false;
-    status s = check_beside(st->db, err);
+    status s = check_early(st->db, err);
     if (s == ST_OK && db_stopped(st->db))
         s = error_set(err, ST_RETRY, "stopped in the middle of \"%.*s\"", db_sql_shown(st->sql),
                       st->sql);
@@ -420,7 +420,7 @@ status db_run(struct db_stmt *st, int64_t *changed, struct error *err) {
     ASSERT(!st->db->failed);
     ASSERT(!st->reading);
     int64_t n = 0;
-    status s = check_beside(st->db, err);
+    status s = check_early(st->db, err);
     if (s == ST_OK) s = st->bad_param ? bad_param(st, err) : st->db->ops->run(st, &n, err);
     db_reset(st);
     if (s != ST_OK) return fail(st->db, s);
@@ -574,7 +574,7 @@ status db_bulk_flush(struct db_bulk *b, struct error *err) {
     ASSERT(b->db->in_transaction);
     ASSERT(!b->db->failed);
     ASSERT(b->col == 0); /* whole rows */
-    status st = b->spec.kind == DB_INSERT ? ST_OK : check_beside(b->db, err);
+    status st = b->spec.kind == DB_INSERT ? ST_OK : check_early(b->db, err);
     if (st == ST_OK && b->trouble != ST_OK)
         st = bulk_trouble(b, err);
     else if (st == ST_OK && (b->ncells > 0 || b->pushed))

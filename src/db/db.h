@@ -67,14 +67,14 @@ bool db_in_transaction(const struct db *db);
  * connection). db_commit_send() ends a transaction as db_commit() does, but does not wait: its
  * outcome is what db_commit_wait() returns. Meanwhile the next transaction may begin, and insert
  * rows in bulk. It does not see what the first changed, so anything else it asks is refused with
- * ST_RETRY (db_was_too_early() tells that from other failures); except between db_beside(true) and
- * db_beside(false), for questions whose answer the first cannot change. One commit is under way at
+ * ST_RETRY (db_was_too_early() tells that from other failures); except between db_ask_early(true) and
+ * db_ask_early(false), for questions whose answer the first cannot change. One commit is under way at
  * most. If db_commit_send()
  * fails, the transaction is over, and has not been committed. */
 bool db_can_overlap(const struct db *db);
 MUST_CHECK status db_commit_send(struct db *db, struct error *err);
 MUST_CHECK status db_commit_wait(struct db *db, struct error *err);
-void db_beside(struct db *db, bool on);
+void db_ask_early(struct db *db, bool on);
 bool db_was_too_early(const struct db *db);
 
 /* Prepares `sql`, or returns the statement prepared before from the same pointer: pass string

@@ -40,13 +40,13 @@ struct db {
     const struct db_ops *ops;
     const char *name;
     bool postgres;
-    bool overlaps; /* the driver can commit beside the next transaction */
+    bool overlaps; /* the driver can commit while the next transaction begins */
     enum db_mode mode;
     const atomic_bool *stop; /* db_stop_on(); or NULL */
     bool in_transaction;
     bool failed;     /* something failed inside the transaction: only db_rollback() is legal */
     bool committing; /* between db_commit_send() and db_commit_wait() */
-    bool beside;     /* db_beside() */
+    bool asks_early; /* db_ask_early() */
     bool too_early;  /* the transaction asked what it may not while a commit is under way */
     int64_t changed_rows;  /* by db_run() */
     struct db_stmt *stmts; /* owned, newest first */
@@ -88,7 +88,7 @@ struct db_ops {
     /* Where commits overlap: */
     status (*commit_send)(struct db *db, struct error *err);
     status (*commit_wait)(struct db *db, struct error *err);
-    void (*beside)(struct db *db, bool on); /* may be NULL */
+    void (*ask_early)(struct db *db, bool on); /* may be NULL */
     void (*rollback)(struct db *db);
     /* Allocates with mem_alloc() and prepares; db.c fills the base. `sql` is expanded and lives as
      * long as the statement, with `nparams` parameters; `source` is the text as the caller gave it.

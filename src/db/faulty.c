@@ -79,7 +79,7 @@ static status faulty_commit_wait(struct db *base, struct error *err) {
     return st == ST_OK && due ? injected(err) : st;
 }
 
-static void faulty_beside(struct db *base, bool on) { db_beside(faulty(base)->inner, on); }
+static void faulty_ask_early(struct db *base, bool on) { db_ask_early(faulty(base)->inner, on); }
 
 static void faulty_rollback(struct db *base) { db_rollback(faulty(base)->inner); }
 
@@ -219,7 +219,7 @@ static const struct db_ops faulty_ops = {
     .commit = faulty_commit,
     .commit_send = faulty_commit_send,
     .commit_wait = faulty_commit_wait,
-    .beside = faulty_beside,
+    .ask_early = faulty_ask_early,
     .rollback = faulty_rollback,
     .prepare = faulty_prepare,
     .step = faulty_step,

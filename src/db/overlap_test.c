@@ -1,4 +1,4 @@
-/* db/overlap_test.c: a commit under way beside the next transaction. Only PostgreSQL does that. */
+/* db/overlap_test.c: a commit that overlaps with the next transaction. Only PostgreSQL does that. */
 #include "test.h"
 
 #include "db/db_test.h"
@@ -101,9 +101,9 @@ TEST(overlap_refuses_questions_that_come_too_early) {
     db_rollback(o.db);
 
     OK(db_begin(o.db, true, &err));
-    db_beside(o.db, true);
+    db_ask_early(o.db, true);
     CHECK(one_int(o.db, "SELECT 41 + 1") == 42);
-    db_beside(o.db, false);
+    db_ask_early(o.db, false);
     put(o.insert, 10, 20, "c");
     OK(db_bulk_flush(o.insert, &err));
     OK(db_commit_wait(o.db, &err));
@@ -190,9 +190,9 @@ TEST(overlap_commits_while_we_wait_for_something_else) {
     OK(db_bulk_flush(o.update, &err));
     OK(db_commit_send(o.db, &err));
     OK(db_begin(o.db, true, &err));
-    db_beside(o.db, true);
+    db_ask_early(o.db, true);
     CHECK(step(prepare(o.db, "SELECT pg_sleep(2)::text")));
-    db_beside(o.db, false);
+    db_ask_early(o.db, false);
     CHECK(one_int(o.reader, "SELECT COUNT(*) FROM item WHERE t = 'b'") == 3);
     db_rollback(o.db);
     OK(db_commit_wait(o.db, &err));
@@ -251,9 +251,9 @@ TEST(overlap_goes_on_without_a_second_connection) {
 }
 
 static int64_t backend(struct db *db) {
-    db_beside(db, true);
+    db_ask_early(db, true);
     int64_t pid = one_int(db, "SELECT pg_backend_pid()");
-    db_beside(db, false);
+    db_ask_early(db, false);
     return pid;
 }
 
@@ -274,9 +274,9 @@ TEST(overlap_opens_a_lost_connection_again) {
             struct db_stmt *ask = prepare(o.db, "SELECT pg_backend_pid()");
             bool row = false;
             db_bulk_clear(o.insert);
-            db_beside(o.db, true);
+            db_ask_early(o.db, true);
             FAILS(ST_RETRY, db_step(ask, &row, &err));
-            db_beside(o.db, false);
+            db_ask_early(o.db, false);
             db_rollback(o.db);
             OK(db_commit_wait(o.db, &err));
             rows += 5;

@@ -1,4 +1,4 @@
-/* db/postgres_commit.c: transactions of the PostgreSQL driver, and a commit beside the next one. */
+/* db/postgres_commit.c: transactions of the PostgreSQL driver, and a commit that overlaps with the next one. */
 #include <poll.h>
 
 #include "db/postgres_impl.h"
@@ -58,7 +58,7 @@ status pg_commit(struct db *base, struct error *err) {
     return st;
 }
 
-/* ---- a commit beside the next transaction ----
+/* ---- a commit that overlaps with the next transaction ----
  *
  * db_commit_send() asks for all answers that are due and leaves: a transaction that begins before
  * the outcome is known uses the other connection. When the answers are here and good, COMMIT

@@ -157,7 +157,7 @@ static inline bool pg_knows(const struct pg_db *db, const struct pg_query *query
 static inline void pg_set_known(const struct pg_db *db, struct pg_query *query, bool known) {
     query->prepared[db->link - db->links] = known ? db->link->session : 0;
 }
-/* Looks, without waiting, whether the commit under way beside can go on. */
+/* Looks, without waiting, whether the commit under way can go on. */
 void pg_help_ending(struct pg_db *db);
 /* The same for as long as there is nothing to read here. Before every wait for an answer: somebody
  * may wait for the transaction that ends, and we for him. */

@@ -6,21 +6,27 @@
  * locked first, and if it moved, that tenant's cached runs are dropped.
  *
  * Commits that overlap (docs/decisions/0009-overlapping-commits.md). Where the database can commit
- * beside the next transaction, the ledger thread takes a group in three steps: ledger_stage()
- * decides about its events in memory and sends their rows, while the commit before is still under
- * way on the other connection; ledger_settle() tells how that one ended; ledger_finish() takes the
- * tenant's turn, writes what changes rows that are there already, and sends the commit. What was
- * decided beside a commit stands on what that commit will have made true, so it is thrown away when
- * the commit fails, when another node has written to the tenant in between, and when anything had
- * to be asked of the database that the commit could change. Then the group is done again, alone. */
+ * one transaction while the next begins, the ledger thread takes a group in three steps:
+ * ledger_stage() decides about its events in memory and sends their rows, while the commit before
+ * is still under way on the other connection; ledger_settle() tells how that one ended;
+ * ledger_finish() takes the tenant's turn, writes what changes rows that are there already, and
+ * sends the commit. What was decided while a commit was under way stands on what that commit will
+ * have made true, so it is thrown away when the commit fails, when another node has written to the
+ * tenant in between, and when anything had to be asked of the database that the commit could
+ * change. Then the group is done again, alone. */
 #include "base/log.h"
 #include "base/time.h"
-#include "ledger/impl.h"
+#include "ledger/cache.h"
+#include "ledger/dict.h"
+#include "ledger/group.h"
+#include "ledger/handle.h"
+#include "ledger/id_lots.h"
+#include "ledger/project.h"
 
 enum {
-    GROUP_TRIES_MAX = 5,  /* nodes may pick one dictionary number; each loses once per row */
-    RUNS_BESIDE_MAX = 16, /* replayed for a group that is made beside a commit */
-    /* How long no group is made beside a commit: */
+    GROUP_TRIES_MAX = 5,   /* nodes may pick one dictionary number; each loses once per row */
+    RUNS_OVERLAP_MAX = 16, /* replayed for a group that is made while a commit is under way */
+    /* How long no group overlaps with a commit: */
     PAUSE_GROUPS = 8,          /* after one that could not be, */
     PAUSE_MOVED_MS = 1000,     /* after another node has written to the tenant, */
     PAUSE_UNOPENED_MS = 60000, /* and when the database gives us no second connection */
@@ -142,8 +148,8 @@ static void mark_stored(struct group *g) {
     for (size_t i = 0; i < g->count; i++) {
         cache_weigh(&g->l->cache, g->rows[i].entry);
         struct tenant *t = g->rows[i].tenant;
-        lots_note(g->l, t, pos_seq(g->rows[i].row.pos), g->rows[i].result->event_id);
-        if (t->seq >> LOT_BITS > t->sealed_lots) g->l->lot_is_full = true;
+        id_lots_note(g->l, t, pos_seq(g->rows[i].row.pos), g->rows[i].result->event_id);
+        if (t->seq >> ID_LOT_BITS > t->sealed_id_lots) g->l->id_lot_is_full = true;
     }
 }
 
@@ -199,11 +205,11 @@ status group_moved(struct error *err) {
 
 /* Of runs that are not in memory, which the commit under way therefore did not write to. If there
  * are many to replay, those who wait for that commit would wait for them, too. */
-static status load_beside(struct ledger *l, struct append_request *const *reqs, size_t n,
-                          struct error *err) {
-    db_beside(l->db, true);
-    status st = runs_load(l, reqs, n, RUNS_BESIDE_MAX, err);
-    db_beside(l->db, false);
+static status load_overlapping(struct ledger *l, struct append_request *const *reqs, size_t n,
+                               struct error *err) {
+    db_ask_early(l->db, true);
+    status st = runs_load(l, reqs, n, RUNS_OVERLAP_MAX, err);
+    db_ask_early(l->db, false);
     return st;
 }
 
@@ -246,18 +252,19 @@ static status run_member(struct group *g, struct ledger_member *m, struct error 
     return m->code;
 }
 
-/* Begins, decides about every event and sends their rows. `beside`: the tenant, if a commit is
+/* Begins, decides about every event and sends their rows. `overlaps`: the tenant, if a commit is
  * under way. */
 static status group_make(struct ledger *l, struct append_request *const *reqs, size_t n,
-                         struct tenant *beside, struct group *g, struct error *err) {
+                         struct tenant *overlaps, struct group *g, struct error *err) {
     size_t items = count_items(reqs, n);
     arena_reset(&l->scratch);
-    *g = (struct group){.l = l, .items = items, .now_us = ledger_now_us(l), .beside = beside};
+    *g = (struct group){.l = l, .items = items, .now_us = ledger_now_us(l), .overlaps = overlaps};
     g->rows = arena_try_raw(&l->scratch, items * sizeof(*g->rows));
     if (!g->rows) return ledger_no_memory(err);
     status st = nodes_reserve_run_numbers(l, (int64_t)items, err);
     if (st == ST_OK) st = db_begin(l->db, true, err);
-    if (st == ST_OK) st = beside ? load_beside(l, reqs, n, err) : lock_and_load(l, reqs, n, err);
+    if (st == ST_OK)
+        st = overlaps ? load_overlapping(l, reqs, n, err) : lock_and_load(l, reqs, n, err);
     for (size_t i = 0; i < n && st == ST_OK; i++)
         st = reqs[i]->member ? run_member(g, reqs[i]->member, err) : group_take(g, reqs[i], err);
     return st == ST_OK ? group_send_rows(g, err) : st;
@@ -301,9 +308,9 @@ static bool fails_alone(struct ledger_member *culprit, status st, const struct e
 }
 
 /* The events are durable; their ids are found by scanning until the lot is sealed. */
-static void seal_lots(struct ledger *l) {
+static void seal_id_lots(struct ledger *l) {
     struct error err = {0};
-    if (lots_seal(l, &err) == ST_OK) return;
+    if (id_lots_seal(l, &err) == ST_OK) return;
     LOG(LOG_WARN, "could not seal a lot of event ids", LOG_S("error", str_c(err.msg)));
     forget(l);
     ledger_break(l);
@@ -325,7 +332,7 @@ status ledger_append(struct ledger *l, struct append_request *const *reqs, size_
         ledger_move(l, LEDGER_IDLE);
         if (st == ST_OK) {
             cache_trim(&l->cache);
-            if (l->lot_is_full) seal_lots(l);
+            if (l->id_lot_is_full) seal_id_lots(l);
             return ST_OK;
         }
         forget(l);
@@ -362,13 +369,12 @@ static struct tenant *only_tenant(struct ledger *l, struct append_request *const
 }
 
 /* What a group needs that cannot be had while a commit is under way. */
-static struct tenant *may_go_beside(struct ledger *l, struct append_request *const *reqs,
-                                    size_t n) {
-    if (!l->options.always_beside && l->pause_groups > 0) {
+static struct tenant *may_overlap(struct ledger *l, struct append_request *const *reqs, size_t n) {
+    if (!l->options.always_overlap && l->pause_groups > 0) {
         l->pause_groups--;
         return NULL;
     }
-    if (!l->options.always_beside && clock_mono_ns() < l->pause_until_ns) return NULL;
+    if (!l->options.always_overlap && clock_mono_ns() < l->pause_until_ns) return NULL;
     if (l->cache.bytes > RUN_CACHE_BYTES_MAX) return NULL;
     if (l->last_run_no - l->next_run_no + 1 < (int64_t)count_items(reqs, n)) return NULL;
     for (size_t i = 0; i < n; i++)
@@ -404,8 +410,8 @@ static status unstage(struct ledger *l, struct error *err) {
     settle_now(l); /* before its runs go */
     forget(l);
     ledger_break(l);
-    if (l->staged.beside)
-        LOG(LOG_WARN, "a group failed beside a commit, and is done again alone",
+    if (l->staged.overlaps)
+        LOG(LOG_WARN, "a group failed while a commit was under way, and is done again alone",
             LOG_S("error", str_c(err->msg)));
     return error_wrap(err, "could not append");
 }
@@ -424,21 +430,22 @@ status ledger_stage(struct ledger *l, struct append_request *const *reqs, size_t
     ASSERT(l->writer);
     ASSERT(!ledger_has_staged(l));
     ASSERT(count_members(reqs, n) == 0);
-    struct tenant *beside = ledger_commits(l) ? may_go_beside(l, reqs, n) : NULL;
-    if (count_items(reqs, n) == 0 || l->lot_is_full || (ledger_commits(l) && !beside))
+    struct tenant *overlaps = ledger_commits(l) ? may_overlap(l, reqs, n) : NULL;
+    if (count_items(reqs, n) == 0 || l->id_lot_is_full || (ledger_commits(l) && !overlaps))
         return error_set(err, ST_CONFLICT, "this group is to go alone");
     status st = ledger_commits(l) ? ST_OK : ledger_usable(l, err);
     if (st != ST_OK) return st;
     *err = (struct error){0};
-    if (!beside) cache_trim(&l->cache);
-    ledger_move(l, beside ? LEDGER_OVERLAPPING : LEDGER_MAKING);
-    st = group_make(l, reqs, n, beside, &l->staged, err);
+    if (!overlaps) cache_trim(&l->cache);
+    ledger_move(l, overlaps ? LEDGER_OVERLAPPING : LEDGER_MAKING);
+    st = group_make(l, reqs, n, overlaps, &l->staged, err);
     if (st == ST_OK) {
-        ledger_move(l, beside ? LEDGER_OVERLAP_STAGED : LEDGER_STAGED);
+        ledger_move(l, overlaps ? LEDGER_OVERLAP_STAGED : LEDGER_STAGED);
         return ST_OK;
     }
     bool begun = db_in_transaction(l->db);
-    if (!beside || (begun && st != ST_CONFLICT && !db_was_too_early(l->db))) return unstage(l, err);
+    if (!overlaps || (begun && st != ST_CONFLICT && !db_was_too_early(l->db)))
+        return unstage(l, err);
     if (!begun) {
         pause_for(l, PAUSE_UNOPENED_MS);
         LOG(LOG_WARN, "no second connection to the database: no commits overlap for a minute",
@@ -458,11 +465,11 @@ status ledger_settle(struct ledger *l, struct error *err) {
     return error_wrap(err, "could not append");
 }
 
-/* The tenant's turn, unless another node had it since the commit that the group was made beside:
+/* The tenant's turn, unless another node had it since the commit that the group overlapped with:
  * then its sequence number differs, or the rows have met that node's rows on their way. */
 static status take_turn(struct ledger *l, const struct group *g, struct error *err) {
     bool same = true;
-    status st = nodes_take_turn(l, g->beside, g->beside->seq - (int64_t)g->count, &same, err);
+    status st = nodes_take_turn(l, g->overlaps, g->overlaps->seq - (int64_t)g->count, &same, err);
     return st == ST_OK && !same ? group_moved(err) : st;
 }
 
@@ -471,7 +478,7 @@ status ledger_finish(struct ledger *l, struct error *err) {
     struct group *g = &l->staged;
     *err = (struct error){0};
     if (!ledger_has_staged(l)) return error_set(err, ST_CONFLICT, "no group is staged any more");
-    status st = g->beside ? take_turn(l, g, err) : ST_OK;
+    status st = g->overlaps ? take_turn(l, g, err) : ST_OK;
     if (st == ST_CONFLICT) {
         take_off_stage(l);
         pause_for(l, PAUSE_MOVED_MS);

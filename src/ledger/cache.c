@@ -1,4 +1,5 @@
-#include "ledger/impl.h"
+#include "ledger/cache.h"
+
 
 void cache_init(struct cache *c) {
     *c = (struct cache){0};

@@ -1,6 +1,6 @@
 #include <stdio.h>
 
-#include "ledger/impl.h"
+#include "ledger/cache.h"
 #include "test.h"
 
 static struct run_entry *add(struct cache *c, const char *id, int64_t tenant_no) {

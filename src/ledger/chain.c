@@ -6,7 +6,9 @@
  * struct event_row, event_id, key, then subject, actor, payload, each as its length (-1 for NULL)
  * and its bytes; and, if the row opens its run, the members of struct run_identity in the same
  * form. */
-#include "ledger/impl.h"
+#include "ledger/chain.h"
+
+#include "ledger/event_row.h"
 
 static uint8_t *put_int(uint8_t *p, int64_t v) {
     for (int i = 7; i >= 0; i--)

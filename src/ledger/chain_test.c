@@ -1,6 +1,10 @@
 /* The stored format of the chain. A ledger outlives the program that wrote it, so the bytes that
  * are hashed are built here a second time, from the description at the top of chain.c. */
-#include "ledger/impl.h"
+#include "base/arena.h"
+#include "base/buf.h"
+#include "base/uuid.h"
+#include "ledger/chain.h"
+#include "ledger/event_row.h"
 #include "test.h"
 
 static void put_int(struct buf *b, int64_t v) {

@@ -2,7 +2,13 @@
  * made inside the transaction of the first event that needs them, with the next free number; should
  * two nodes pick the same number, the commit fails on the primary key, the group is rolled back,
  * every cache is forgotten and the group is tried again. */
-#include "ledger/impl.h"
+#include "ledger/dict.h"
+
+#include "ledger/cache.h"
+#include "ledger/chain.h"
+#include "ledger/event_row.h"
+#include "ledger/handle.h"
+#include "ledger/id_lots.h"
 
 /* Cached contexts and unknown types; beyond that they are looked up. */
 enum { DICT_ENTRIES_MAX = 10000 };
@@ -103,7 +109,7 @@ static status tenant_read(struct ledger *l, struct tenant *t, bool *found, struc
     }
     db_reset(q);
     if (st == ST_OK && *found) st = check_head(l, t, err);
-    if (st == ST_OK && *found) st = lots_sealed(l, t->tenant_no, &t->sealed_lots, err);
+    if (st == ST_OK && *found) st = id_lots_sealed(l, t->tenant_no, &t->sealed_id_lots, err);
     return st;
 }
 

@@ -1,6 +1,12 @@
 /* ledger/effects.c: EFFECT facts in an append: judged, reduced into the effects of their run, and
  * taken back. outbox.c makes them, project.c writes their rows. */
-#include "ledger/impl.h"
+#include "ledger/effects.h"
+
+#include "ledger/cache.h"
+#include "ledger/dict.h"
+#include "ledger/group.h"
+#include "ledger/handle.h"
+#include "ledger/seen.h"
 
 /* ---- the effects of a run ---- */
 

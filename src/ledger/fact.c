@@ -1,8 +1,9 @@
 /* Facts outside the Run Events contract: SIGNAL, EFFECT and TOOL rows, which only the store's own
  * parts write. */
 #include "base/json.h"
+#include "base/limits.h"
+#include "ledger/ledger.h"
 #include "base/time.h"
-#include "ledger/impl.h"
 
 /* A step id as event_validate() would have it. */
 static bool is_step_id(str id) {

@@ -3,7 +3,18 @@
  * Order of checks for an event: its run's tenant, then duplicates, then identity and causes, then
  * transitions (T17): what was persisted once is answered as a duplicate even if it would be illegal
  * now. */
-#include "ledger/impl.h"
+#include "ledger/access/riders.h"
+#include "ledger/cache.h"
+#include "ledger/chain.h"
+#include "ledger/claim.h"
+#include "ledger/dict.h"
+#include "ledger/effects.h"
+#include "ledger/event_row.h"
+#include "ledger/group.h"
+#include "ledger/handle.h"
+#include "ledger/id_lots.h"
+#include "ledger/replay.h"
+#include "ledger/seen.h"
 
 /* ---- refusing ---- */
 
@@ -120,7 +131,7 @@ static status resolve_cause(struct group *g, const struct run_entry *entry, cons
         }
     }
     int64_t pos = 0;
-    status st = t ? lots_find(g->l, t->tenant_no, *item->cause, &pos, err)
+    status st = t ? id_lots_find(g->l, t->tenant_no, *item->cause, &pos, err)
                   : error_set(err, ST_NOT_FOUND, "no tenant");
     if (st == ST_NOT_FOUND) {
         error_at(why, REASON_CAUSE_NOT_FOUND, "/causationId",
@@ -285,7 +296,7 @@ static status accept(struct group *g, struct append_item *item, struct run_entry
                                    event_type_is_fact(e->type) ? 0 : entry->run.head.run_seq + 1};
     if (entry->run.head.last_seq >=
         rec.seq) { /* rows that the tenant's end does not know: somebody put them there */
-        if (g->beside) return group_moved(err); /* perhaps another node, just now */
+        if (g->overlaps) return group_moved(err); /* perhaps another node, just now */
         return error_at(err, REASON_LEDGER_DAMAGED, "",
                         "run \"%.*s\" has events behind the newest of tenant \"%.*s\"",
                         STR_ARG(entry->run_id), STR_ARG(t->tenant_id));

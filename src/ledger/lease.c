@@ -1,6 +1,7 @@
 #include "ledger/lease.h"
 
-#include "ledger/impl.h"
+#include "ledger/claim.h"
+#include "ledger/handle.h"
 
 /* The time that leases are judged by: on PostgreSQL the server's, for the clocks of nodes differ. */
 static status lease_clock(struct ledger *l, int64_t *us, struct error *err) {

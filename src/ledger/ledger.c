@@ -4,7 +4,10 @@
 #include "base/limits.h"
 #include "base/os.h"
 #include "base/time.h"
-#include "ledger/impl.h"
+#include "ledger/cache.h"
+#include "ledger/dict.h"
+#include "ledger/handle.h"
+#include "ledger/project.h"
 
 /* Memory of one group: rows, look-ups, replayed pages. The items themselves are the callers'. */
 #define SCRATCH_BYTES_MAX ((size_t)256 * 1024 * 1024)

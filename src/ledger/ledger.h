@@ -37,7 +37,7 @@ struct ledger_options {
     int64_t (*now_us)(void *clock); /* the store's clock; NULL: the wall clock */
     void *clock;
     int64_t lock_wait_ms; /* how long to wait for another writer of the same SQLite file */
-    bool always_beside;   /* for tests: tries ledger_stage() beside a commit also after it failed */
+    bool always_overlap;   /* for tests: overlaps also after a group could not */
 };
 
 /* ---- opening ---- */
@@ -337,19 +337,19 @@ struct archive_request {
     int64_t until_us; /* finished before this moment; 0: whenever */
     int64_t runs_max; /* so many at most; 0: no bound */
     const struct append_rider
-        *riders; /* committed with the first lot, also an empty one; or NULL */
+        *riders; /* committed with the first batch, also an empty one; or NULL */
 };
 struct archive_report {
     int64_t runs, events; /* moved; a run counts with its last event */
 };
-/* Moves all events of such runs to the archive, lot by lot, each in its own transaction: what was
+/* Moves all events of such runs to the archive, batch by batch, each in its own transaction: what was
  * reported through `progress` (runs done; the total is not known and is 0) stays moved when a later
- * lot fails. Nothing else changes: the archive is a second tier of the same ledger, and every
+ * batch fails. Nothing else changes: the archive is a second tier of the same ledger, and every
  * function here reads both. ST_NOT_FOUND with RUN_NOT_FOUND, ST_CONFLICT with RUN_NOT_FINISHED. */
 MUST_CHECK status ledger_archive(struct ledger *ledger, const struct archive_request *request,
                                  ledger_progress progress, void *context,
                                  struct archive_report *report, struct error *err);
-/* One lot of it, for who has other things to do in between: its work is bounded, however large the
+/* One batch of it, for who has other things to do in between: its work is bounded, however large the
  * ledger and its runs are. Begin with an empty *at, and go on until at->done. */
 struct archive_at {
     struct archive_report report; /* so far */
@@ -358,7 +358,7 @@ struct archive_at {
     int64_t after; /* runs up to this one were looked at, */
     int64_t last;  /* and those after this one are not */
 };
-MUST_CHECK status ledger_archive_lot(struct ledger *ledger, const struct archive_request *request,
+MUST_CHECK status ledger_archive_batch(struct ledger *ledger, const struct archive_request *request,
                                      struct archive_at *at, struct error *err);
 /* Online copy of a SQLite ledger to a new file, which is then verified before it gets its name. */
 MUST_CHECK status ledger_backup(struct ledger *ledger, str path, struct error *err);

@@ -1,6 +1,12 @@
 /* Loading runs into the cache: identity from one look-up for the whole group, state from a replay
  * of each run's events. */
-#include "ledger/impl.h"
+#include "ledger/cache.h"
+#include "ledger/effects.h"
+#include "ledger/event_row.h"
+#include "ledger/group.h"
+#include "ledger/handle.h"
+#include "ledger/project.h"
+#include "ledger/replay.h"
 
 status entry_texts(struct run_entry *e, str project_id, str environment_id, str plan_id,
                    str plan_version, struct error *err) {

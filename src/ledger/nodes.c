@@ -1,6 +1,9 @@
 /* Several nodes on one PostgreSQL: whose turn it is in a tenant, and which run numbers are whose.
  */
-#include "ledger/impl.h"
+#include "ledger/cache.h"
+#include "ledger/dict.h"
+#include "ledger/group.h"
+#include "ledger/handle.h"
 
 static int by_tenant_no(const void *a, const void *b) {
     const struct tenant *x = *(struct tenant *const *)a;

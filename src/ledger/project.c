@@ -1,5 +1,9 @@
 /* Writing rows: events, runs and the projections of runs and steps, each at most once a commit. */
-#include "ledger/impl.h"
+#include "ledger/project.h"
+
+#include "ledger/cache.h"
+#include "ledger/effects.h"
+#include "ledger/handle.h"
 
 /* clang-format off */
 static const struct db_col event_cols[] = {
@@ -63,7 +67,7 @@ status project_open(struct ledger *l, struct error *err) {
     struct db_bulk **slots[] = {&l->ins_event, &l->ins_run,   &l->ins_state,   &l->upd_state,
                                 &l->ins_step,  &l->upd_step,  &l->ins_alert,   &l->ins_lease,
                                 &l->upd_lease, &l->del_lease, &l->ins_receipt, &l->ins_audit,
-                                &l->upd_tenant, &l->ins_lot,  &l->ins_effect,  &l->upd_effect};
+                                &l->upd_tenant, &l->ins_id_lot,  &l->ins_effect,  &l->upd_effect};
     static_assert(COUNT_OF(slots) == COUNT_OF(specs), "a slot for each spec");
     for (size_t i = 0; i < COUNT_OF(specs); i++) {
         status st = db_bulk_open(l->db, &specs[i], slots[i], err);

@@ -1,7 +1,10 @@
 /* Queries. One SELECT shape for whole records, ended by different conditions, over both tiers of
  * the events. PostgreSQL would compute either side of a UNION ALL to its end before it looks at the
  * LIMIT, so each side has one of its own. */
-#include "ledger/impl.h"
+#include "ledger/event_row.h"
+#include "ledger/handle.h"
+#include "ledger/id_lots.h"
+#include "ledger/replay.h"
 
 /* clang-format off */
 #define RECORD_SELECT(tier)                                                                        \
@@ -245,7 +248,7 @@ static status read_at(struct ledger *l, int64_t pos, struct arena *arena, struct
 status ledger_find_event(struct ledger *l, uuid event_id, struct arena *arena,
                          struct event_record *out, struct error *err) {
     int64_t pos = 0;
-    status st = lots_find(l, 0, event_id, &pos, err);
+    status st = id_lots_find(l, 0, event_id, &pos, err);
     return st == ST_OK ? read_at(l, pos, arena, out, err) : st;
 }
 
@@ -256,7 +259,7 @@ status ledger_causes(struct ledger *l, uuid event_id, size_t limit, struct arena
     struct event_record *records = arena_try(arena, limit * sizeof(*records));
     if (!records) return ledger_no_memory(err);
     int64_t pos = 0;
-    status st = lots_find(l, 0, event_id, &pos, err);
+    status st = id_lots_find(l, 0, event_id, &pos, err);
     size_t n = 0;
     int64_t tenant_no = pos_tenant(pos);
     while (st == ST_OK && pos != 0 && n < limit) {

@@ -1,7 +1,8 @@
 /* Layer 2's memory: an invalid append gets the refusal that it got the first time, also after a
  * restart, for as long as it is invalid (T17). Refusals are no history: the table is bounded, the
  * oldest are forgotten, and so is one whose event became legal. */
-#include "ledger/impl.h"
+#include "ledger/group.h"
+#include "ledger/handle.h"
 
 /* Looks up the first rejection of this very event. */
 static status rejection_read(struct ledger *l, str tenant_id, str key_hex, struct error *why,

@@ -1,7 +1,12 @@
 /* Reducing a run from its stored events: for the append cache, for the state at any position, for
  * verify and rebuild. */
+#include "ledger/replay.h"
+
 #include "base/json.h"
-#include "ledger/impl.h"
+#include "ledger/dict.h"
+#include "ledger/event_row.h"
+#include "ledger/handle.h"
+#include "ledger/seen.h"
 
 /* SQLite streams rows, so one statement reads the whole run; PostgreSQL's client holds a whole
  * result. */

@@ -1,11 +1,11 @@
 /* Runs: finding one, listing them newest first.
  *
- * A listing looks at runs in lots, downwards from the newest, until the page is full, nothing is
- * left or as many were looked at as the caller allows. Where the runs of a lot come from depends on
+ * A listing looks at runs in slices, downwards from the newest, until the page is full, nothing is
+ * left or as many were looked at as the caller allows. Where the runs of a slice come from depends on
  * the filter: the narrowest of a few indexes, or all runs. One statement then applies the whole
- * filter to the lot, whatever its source; so a source only has to hold every run that may match.
+ * filter to the slice, whatever its source; so a source only has to hold every run that may match.
  * The rows of the page, with their sums over steps, are read last, by number. */
-#include "ledger/impl.h"
+#include "ledger/handle.h"
 
 /* ---- one run ---- */
 
@@ -171,10 +171,10 @@ enum source {
 };
 
 enum {
-    LOT_FIRST = 256,     /* runs of the first lot: most pages need no more */
-    LOT_GROWS = 4,       /* each lot is so many times the one before, */
-    LOT_ALL_MAX = 16384, /* up to this one of SOURCE_ALL, which is a range, */
-    LOT_LIST_MAX = 4096, /* or this one of the others, which is a list */
+    SLICE_FIRST = 256,     /* runs of the first slice: most pages need no more */
+    SLICE_GROWS = 4,       /* each slice is so many times the one before, */
+    SLICE_ALL_MAX = 16384, /* up to this one of SOURCE_ALL, which is a range, */
+    SLICE_LIST_MAX = 4096, /* or this one of the others, which is a list */
     NUMBER_CHARS = 21,
 };
 
@@ -241,11 +241,11 @@ static const char *source_sql(enum source source) {
     return NULL;
 }
 
-static status ask_source(struct hunt *h, int64_t lot, struct db_stmt **q, struct error *err) {
+static status ask_source(struct hunt *h, int64_t slice, struct db_stmt **q, struct error *err) {
     status st = db_prepare(h->l->db, source_sql(h->source), q, err);
     if (st != ST_OK) return st;
     db_bind_int(*q, 1, h->before);
-    db_bind_int(*q, 2, lot);
+    db_bind_int(*q, 2, slice);
     if (h->source == SOURCE_TRACE) db_bind_text(*q, 3, str_n(h->correlation, UUID_TEXT_LEN));
     if (h->source == SOURCE_PROVIDER || h->source == SOURCE_WORKFLOW) {
         db_bind_text(*q, 3, h->f->provider);
@@ -255,9 +255,9 @@ static status ask_source(struct hunt *h, int64_t lot, struct db_stmt **q, struct
     return ST_OK;
 }
 
-/* The runs of a lot: as a list of numbers, which the database takes as one parameter; and how many
+/* The runs of a slice: as a list of numbers, which the database takes as one parameter; and how many
  * and how low they go. */
-struct lot {
+struct slice {
     struct buf list;
     int64_t count, lowest;
     bool any; /* one of them at least is worth a closer look */
@@ -277,23 +277,23 @@ static void list_end(struct hunt *h, struct buf *b) {
     buf_put_char(b, db_is_postgres(h->l->db) ? '}' : ']');
 }
 
-static status take_lot(struct hunt *h, int64_t size, struct lot *lot, struct error *err) {
+static status take_slice(struct hunt *h, int64_t size, struct slice *slice, struct error *err) {
     struct db_stmt *q = NULL;
     bool row = false;
     status st = ask_source(h, size, &q, err);
     if (st != ST_OK) return st;
     while ((st = db_step(q, &row, err)) == ST_OK && row) {
         if (h->source == SOURCE_ALL) {
-            lot->count = db_int(q, 0);
-            lot->lowest = db_int(q, 1);
-            lot->any = lot->count > 0;
+            slice->count = db_int(q, 0);
+            slice->lowest = db_int(q, 1);
+            slice->any = slice->count > 0;
             continue;
         }
-        lot->count++;
-        lot->lowest = db_int(q, 0);
+        slice->count++;
+        slice->lowest = db_int(q, 0);
         if (db_int(q, 1) == 0) continue;
-        lot->any = true;
-        list_add(&lot->list, lot->lowest);
+        slice->any = true;
+        list_add(&slice->list, slice->lowest);
     }
     db_reset(q);
     return st;
@@ -366,8 +366,8 @@ static void bind_filter(struct hunt *h, struct db_stmt *q) {
     db_bind_int(q, 18, (int64_t)(h->wanted - h->count));
 }
 
-/* Adds what the filter lets through of the runs of a lot, all of which are below h->before. */
-static status match_lot(struct hunt *h, const struct lot *lot, struct error *err) {
+/* Adds what the filter lets through of the runs of a slice, all of which are below h->before. */
+static status match_slice(struct hunt *h, const struct slice *slice, struct error *err) {
     struct db_stmt *q = NULL;
     bool row = false;
     bool range = h->source == SOURCE_ALL;
@@ -376,10 +376,10 @@ static status match_lot(struct hunt *h, const struct lot *lot, struct error *err
     if (st != ST_OK) return st;
     bind_filter(h, q);
     if (range) {
-        db_bind_int(q, 1, lot->lowest);
+        db_bind_int(q, 1, slice->lowest);
         db_bind_int(q, 19, h->before);
     } else {
-        db_bind_text(q, 1, buf_str(&lot->list));
+        db_bind_text(q, 1, buf_str(&slice->list));
     }
     while ((st = db_step(q, &row, err)) == ST_OK && row) {
         ASSERT(h->count < h->wanted);
@@ -389,27 +389,27 @@ static status match_lot(struct hunt *h, const struct lot *lot, struct error *err
     return st;
 }
 
-/* Looks at the next lot. */
+/* Looks at the next slice. */
 static status hunt_lot(struct hunt *h, int64_t size, struct error *err) {
-    struct lot lot = {0};
-    list_open(h, &lot.list, h->source == SOURCE_ALL ? 0 : (size_t)size);
-    status st = take_lot(h, size, &lot, err);
-    list_end(h, &lot.list);
-    if (st == ST_OK && lot.list.full) st = ledger_no_memory(err);
-    if (st == ST_OK && lot.any) st = match_lot(h, &lot, err);
-    buf_release(&lot.list);
+    struct slice slice = {0};
+    list_open(h, &slice.list, h->source == SOURCE_ALL ? 0 : (size_t)size);
+    status st = take_slice(h, size, &slice, err);
+    list_end(h, &slice.list);
+    if (st == ST_OK && slice.list.full) st = ledger_no_memory(err);
+    if (st == ST_OK && slice.any) st = match_slice(h, &slice, err);
+    buf_release(&slice.list);
     if (st != ST_OK) return st;
-    h->left -= lot.count;
-    h->ended = lot.count < size;
-    if (lot.count > 0) h->before = lot.lowest;
+    h->left -= slice.count;
+    h->ended = slice.count < size;
+    if (slice.count > 0) h->before = slice.lowest;
     return ST_OK;
 }
 
 static status hunt(struct hunt *h, struct error *err) {
-    int64_t most = h->source == SOURCE_ALL ? LOT_ALL_MAX : LOT_LIST_MAX;
+    int64_t most = h->source == SOURCE_ALL ? SLICE_ALL_MAX : SLICE_LIST_MAX;
     status st = ST_OK;
-    for (int64_t size = LOT_FIRST; st == ST_OK && !h->ended && h->left > 0 && h->count < h->wanted;
-         size *= LOT_GROWS) {
+    for (int64_t size = SLICE_FIRST; st == ST_OK && !h->ended && h->left > 0 && h->count < h->wanted;
+         size *= SLICE_GROWS) {
         if (size > most) size = most;
         st = hunt_lot(h, size < h->left ? size : h->left, err);
     }

@@ -18,8 +18,8 @@
  * both; every read asks both.
  *
  * state_lot maps an eventId to its position. Random ids would touch a page each in one large index,
- * so they are indexed lot by lot: when a tenant has LOT_EVENTS more events, their ids are sorted
- * and stored as a few rows of packed entries (lots.c). A look-up reads one row of each lot, and
+ * so they are indexed lot by lot: when a tenant has ID_LOT_EVENTS more events, their ids are sorted
+ * and stored as a few rows of packed entries (id_lots.c). A look-up reads one row of each lot, and
  * scans the unsealed tail. */
 #include "ledger/schema.h"
 

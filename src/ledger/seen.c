@@ -1,4 +1,5 @@
-#include "ledger/impl.h"
+#include "ledger/seen.h"
+
 
 static uint64_t eight(const uint8_t *b) {
     uint64_t v = 0;

@@ -1,4 +1,4 @@
-#include "ledger/impl.h"
+#include "ledger/seen.h"
 #include "test.h"
 
 static struct arena arena;

@@ -141,7 +141,7 @@ static bool commit(struct writer *w, struct writer_call **calls, size_t n,
     take_requests(calls, n, requests);
     bool large =
         size->items >= OVERLAP_EVENTS_MIN && size->members == 0 && ledger_overlaps(w->ledger);
-    bool beside = w->under_way > 0;
+    bool overlaps = w->under_way > 0;
     status st = large ? ledger_stage(w->ledger, requests, n, &err) : ST_CONFLICT;
     if (!settle(w)) return false;
     if (st == ST_OK) st = ledger_finish(w->ledger, &err);
@@ -151,7 +151,7 @@ static bool commit(struct writer *w, struct writer_call **calls, size_t n,
         w->started_ns = start;
         return true;
     }
-    if (st == ST_CONFLICT || st == ST_CORRUPT || beside) /* what fails alone fails */
+    if (st == ST_CONFLICT || st == ST_CORRUPT || overlaps) /* what fails alone fails */
         append(w, calls, n, start);
     else
         finished(w, calls, n, start, st, &err);

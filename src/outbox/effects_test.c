@@ -1,7 +1,9 @@
 /* The effects of a run in memory: found by their ids, taken back, and kept as long as they are
  * needed. */
 #include "base/log.h"
-#include "ledger/impl.h"
+#include "ledger/cache.h"
+#include "ledger/effects.h"
+#include "ledger/handle.h"
 #include "outbox/outbox.h"
 #include "test.h"
 

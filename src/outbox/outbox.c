@@ -4,7 +4,7 @@
 #include "outbox/outbox.h"
 
 #include "base/log.h"
-#include "ledger/impl.h"
+#include "ledger/handle.h"
 #include "outbox/outbox_impl.h"
 
 enum {

@@ -3,7 +3,8 @@
 #include "base/json.h"
 #include "base/json_out.h"
 #include "base/log.h"
-#include "ledger/impl.h"
+#include "ledger/effects.h"
+#include "ledger/handle.h"
 #include "outbox/outbox.h"
 #include "outbox/outbox_impl.h"
 

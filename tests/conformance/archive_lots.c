@@ -46,7 +46,7 @@ TEST_DB(archive_lots_are_bounded) {
     int64_t notes = NOTES + 2;
     while (!at.done) {
         int64_t events = at.report.events;
-        CHECK(ledger_archive_lot(c.ledger, &all, &at, &err) == ST_OK, "%s", err.msg);
+        CHECK(ledger_archive_batch(c.ledger, &all, &at, &err) == ST_OK, "%s", err.msg);
         CHECK(at.report.events - events <= LOT_MAX, "%lld", (long long)(at.report.events - events));
         CHECK(audits(&c) == 1);
         lots++;
@@ -80,13 +80,13 @@ TEST_DB(archive_goes_on_after_it_was_left) {
     put_notes(&c, "big", NOTES);
     fixture_put(&c, fixture_item("RunCompleted", "big", NULL, 1));
     fixture_finished_run(&c, "small", 1);
-    CHECK(ledger_archive_lot(c.ledger, &all, &at, &err) == ST_OK && !at.done, "%s", err.msg);
+    CHECK(ledger_archive_batch(c.ledger, &all, &at, &err) == ST_OK && !at.done, "%s", err.msg);
     CHECK(at.report.runs == 0 && at.report.events == LOT_MAX);
     fixture_close(&c);
     fixture_open(&c, url);
     at = (struct archive_at){0};
     while (!at.done)
-        CHECK(ledger_archive_lot(c.ledger, &one, &at, &err) == ST_OK, "%s", err.msg);
+        CHECK(ledger_archive_batch(c.ledger, &one, &at, &err) == ST_OK, "%s", err.msg);
     CHECK(at.report.runs == 1 && at.report.events == NOTES + 2 - LOT_MAX);
     CHECK(archive_rows(&c, "ledger_event", "big") == 0);
     CHECK(archive_run(&c, NULL).runs == 1);

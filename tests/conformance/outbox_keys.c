@@ -494,7 +494,7 @@ TEST(outbox_groups_beside_a_commit) {
     struct fixture c;
     struct error err = {0};
     fixture_open(&c, test_postgres());
-    c.options.always_beside = true;
+    c.options.always_overlap = true;
     fixture_reopen(&c);
     fixture_put(&c, fixture_item("RunStarted", "r1", NULL, 1));
     /* Its types are known: only what is about effects keeps a group waiting. */

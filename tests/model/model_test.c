@@ -48,7 +48,7 @@ static status connect_fast(void *context, struct db **out, struct error *err) {
 static bool node_open(struct bench *b, size_t node, enum ledger_validation validation,
                       struct buf *why) {
     struct ledger_options options = {
-        .validation = validation, .now_us = bench_now, .clock = b, .always_beside = true};
+        .validation = validation, .now_us = bench_now, .clock = b, .always_overlap = true};
     struct error err = {0};
     ledger_close(b->nodes[node]);
     b->nodes[node] = NULL;

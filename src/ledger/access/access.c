@@ -2,7 +2,8 @@
 #include "ledger/access/access.h"
 
 #include "core/plan.h"
-#include "ledger/impl.h"
+#include "ledger/access/riders.h"
+#include "ledger/handle.h"
 
 /* ---- receipts ---- */
 

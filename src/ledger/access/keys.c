@@ -1,7 +1,8 @@
 /* API keys. The secret itself is nowhere: only its hash is stored. */
 #include "ledger/access/access.h"
 
-#include "ledger/impl.h"
+#include "ledger/access/riders.h"
+#include "ledger/handle.h"
 
 static status key_not_found(str key_id, struct error *err) {
     return error_at(err, REASON_KEY_NOT_FOUND, "", "there is no key \"%.*s\"", STR_ARG(key_id));

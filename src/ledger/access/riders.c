@@ -5,7 +5,9 @@
  * database would not take (a NUL, bytes that are not UTF-8) is made fit first. */
 #include "ledger/access/access.h"
 
-#include "ledger/impl.h"
+#include "ledger/access/riders.h"
+#include "ledger/handle.h"
+#include "ledger/project.h"
 
 /* Bytes of any text of an audit record; the door is stricter. */
 #define AUDIT_TEXT_MAX ((size_t)1024)

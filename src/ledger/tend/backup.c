@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "base/os.h"
-#include "ledger/impl.h"
+#include "ledger/handle.h"
 
 static status verify_copy(str path, const atomic_bool *stop, struct error *err) {
     struct ledger *copy = NULL;

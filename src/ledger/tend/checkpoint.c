@@ -1,6 +1,7 @@
 /* Checkpoints: the state of a run at one of its events, kept so that replaying can start there. */
 #include "base/time.h"
-#include "ledger/impl.h"
+#include "ledger/handle.h"
+#include "ledger/project.h"
 
 /* A checkpoint may hold a run with STEPS_PER_RUN_MAX steps. */
 #define CHECKPOINT_BYTES_MAX ((size_t)1024 * 1024 * 1024)

@@ -1,4 +1,6 @@
 /* Rebuilding: the projections are dropped and made again from the events, in one transaction. */
+#include "ledger/id_lots.h"
+#include "ledger/project.h"
 #include "ledger/tend/visit.h"
 
 enum { REBUILD_FLUSH_ROWS = 4096 };
@@ -75,7 +77,7 @@ static status rebuild_lots(struct walk *w, struct error *err) {
     status st = walk_tenants(w, &tenants, &count, err);
     for (size_t i = 0; i < count && st == ST_OK; i++) {
         struct tenant t = {.tenant_no = tenants[i].tenant_no, .seq = tenants[i].seq};
-        st = lots_write_missing(w->l, &t, err);
+        st = id_lots_write_missing(w->l, &t, err);
     }
     return st;
 }

@@ -1,5 +1,5 @@
 /* Statistics: how much there is in the ledger. */
-#include "ledger/impl.h"
+#include "ledger/handle.h"
 
 status ledger_stats(struct ledger *l, struct ledger_stats *out, struct error *err) {
     struct ledger_stats s = {0};

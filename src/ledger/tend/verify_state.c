@@ -1,4 +1,6 @@
 /* verify --state: the keys, the projections and the checkpoints against a replay of the events. */
+#include "ledger/id_lots.h"
+#include "ledger/project.h"
 #include "ledger/tend/visit.h"
 
 struct state_job {
@@ -378,7 +380,7 @@ static status compare_lots(struct walk *w, const struct tenant_end *tenants, siz
     status st = ST_OK;
     for (size_t i = 0; i < count && st == ST_OK && !w->report->damaged; i++) {
         bool same = true;
-        st = lots_verify(w->l, tenants[i].tenant_no, tenants[i].seq, &same, err);
+        st = id_lots_verify(w->l, tenants[i].tenant_no, tenants[i].seq, &same, err);
         if (st == ST_OK && !same)
             walk_damage(w, tenants[i].tenant_id, 0, STR_NONE,
                         "the index of event ids differs from the events");

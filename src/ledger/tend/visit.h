@@ -5,7 +5,8 @@
  * each and in order. Memory is one run's. */
 #pragma once
 
-#include "ledger/impl.h"
+#include "ledger/effects.h"
+#include "ledger/handle.h"
 
 struct walk {
     struct ledger *l;

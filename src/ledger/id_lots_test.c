@@ -2,7 +2,7 @@
 #include <stdio.h>
 
 #include "base/log.h"
-#include "ledger/impl.h"
+#include "ledger/id_lots.h"
 #include "test.h"
 
 enum { BATCH = 4096 };
@@ -60,7 +60,7 @@ static void append_to(struct ledger *l, const char *tenant, int64_t from, int64_
 static int64_t sealed(struct ledger *l, int64_t tenant_no) {
     int64_t lots = -1;
     struct error err = {0};
-    CHECK(lots_sealed(l, tenant_no, &lots, &err) == ST_OK, "%s", err.msg);
+    CHECK(id_lots_sealed(l, tenant_no, &lots, &err) == ST_OK, "%s", err.msg);
     return lots;
 }
 
@@ -113,18 +113,18 @@ static void check_tampering(struct ledger *l) {
     CHECK(!damaged(l));
 }
 
-TEST_DB(lots_are_sealed_when_full) {
-    enum { LAST = LOT_EVENTS + 100 };
+TEST_DB(id_lots_are_sealed_when_full) {
+    enum { LAST = ID_LOT_EVENTS + 100 };
     static uuid ids[LAST + 1];
     uuid other[3];
     arena_init(&arena, 4096, SIZE_MAX);
     struct ledger *l = open_ledger(url);
-    append_to(l, "acme", 0, LOT_EVENTS - 1, ids, LAST + 1);
+    append_to(l, "acme", 0, ID_LOT_EVENTS - 1, ids, LAST + 1);
     CHECK(sealed(l, 1) ==
           0); /* lot 0 has the sequence numbers 1 to 32767: full, but the next event tells */
-    check_all_found(l, ids, LOT_EVENTS - 1);
+    check_all_found(l, ids, ID_LOT_EVENTS - 1);
     append_to(l, "globex", 0, 2, other, 3);
-    append_to(l, "acme", LOT_EVENTS - 1, LAST, ids, LAST + 1);
+    append_to(l, "acme", ID_LOT_EVENTS - 1, LAST, ids, LAST + 1);
     CHECK(sealed(l, 1) == 1 && sealed(l, 2) == 0);
     check_all_found(l, ids, LAST);
     check_found(l, other[2], 2); /* tenants do not mix */
@@ -140,8 +140,8 @@ TEST_DB(lots_are_sealed_when_full) {
 }
 
 /* Two nodes fill a lot in turn: neither remembers all of it, and what is sealed is right. */
-TEST(lots_of_two_nodes_are_sealed_whole) {
-    enum { LAST = LOT_EVENTS * 2 + 10 };
+TEST(id_lots_of_two_nodes_are_sealed_whole) {
+    enum { LAST = ID_LOT_EVENTS * 2 + 10 };
     static uuid ids[LAST + 1];
     str url = test_db_url("postgres");
     if (!url.ptr) test_skip("needs PostgreSQL");
@@ -150,9 +150,9 @@ TEST(lots_of_two_nodes_are_sealed_whole) {
     struct ledger *b = open_ledger(url);
     append_to(a, "acme", 0, 5000, ids, LAST + 1);
     append_to(b, "acme", 5000, 5010, ids, LAST + 1);
-    append_to(a, "acme", 5010, LOT_EVENTS + 7, ids, LAST + 1); /* began the second lot, too, */
+    append_to(a, "acme", 5010, ID_LOT_EVENTS + 7, ids, LAST + 1); /* began the second lot, too, */
     CHECK(sealed(a, 1) == 1 && sealed(b, 1) == 1);
-    append_to(a, "acme", LOT_EVENTS + 7, LAST, ids, LAST + 1); /* and remembers all of that */
+    append_to(a, "acme", ID_LOT_EVENTS + 7, LAST, ids, LAST + 1); /* and remembers all of that */
     CHECK(sealed(a, 1) == 2 && !damaged(a));
     check_all_found(b, ids, LAST);
     ledger_close(a);
@@ -214,11 +214,11 @@ static bool append_while_sealing_fails(struct faulty *f, struct ledger **l, int6
 }
 
 /* An event is acknowledged although sealing the lot fails after it; a later append seals it. */
-TEST(lots_are_sealed_later_if_need_be) {
+TEST(id_lots_are_sealed_later_if_need_be) {
     struct faulty f = {.url = test_db_url("sqlite")};
     struct ledger *l = NULL;
     int64_t calls = 0;
-    int64_t seq = LOT_EVENTS;
+    int64_t seq = ID_LOT_EVENTS;
     int64_t unsealed = 0;
     arena_init(&arena, 4096, SIZE_MAX);
     log_setup(2, false, LOG_OFF);
