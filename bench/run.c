@@ -44,11 +44,11 @@ static void started(void *context, status code, const struct error *err) {
 }
 
 static void start_one(struct rig *r) {
-    char run_id[256];
+    static char run_id[256];
     struct start_request request = rig_request(r);
     r->started++;
     r->run_began = now_seconds();
-    engine_start(host_engine(r->host), &request, run_id, started, NULL);
+    host_start(r->host, &request, run_id, started, NULL);
 }
 
 static void on_start(uv_async_t *a) { /* not from inside the observer: the engine is busy there */

@@ -224,6 +224,7 @@ static status read_start(struct call *c, struct start *s, struct error *err) {
     s->q.approval = s->approval;
     s->q.actor = call_actor(c);
     s->q.correlation = c->has_trace ? &c->trace : NULL;
+    s->q.fresh_id = !s->q.run_id.ptr && !c->keyed; /* a key makes the same id again */
     if (!s->q.run_id.ptr) s->q.run_id = call_new_id(c);
     return ST_OK;
 }

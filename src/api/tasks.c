@@ -48,6 +48,14 @@ struct poll {
     bool after_results;     /* the tasks are the last line of a batch's answer */
     struct receipt *before; /* of a repeated request: what it did */
     size_t before_count;
+    struct { /* the tasks of these, told once more */
+        size_t at;
+        bool told, waits; /* the engine has answered; it has not, and on_again() goes on */
+        status code;
+        struct error err;
+        struct task task;
+        struct arena arena;
+    } again;
     int64_t *lines; /* the lines of results that were taken then, in order */
     size_t line_count;
 };
@@ -127,39 +135,76 @@ static status find_before(struct call *c, struct ledger *reader, struct error *e
     return ST_OK;
 }
 
-/* false: it could not be told just now whether the caller has it. */
-static bool put_again(struct call *c, struct task_ref *ref, struct error *err) {
-    struct arena arena;
-    struct task task;
-    arena_init(&arena, 4096, (size_t)64 * 1024 * 1024);
-    ref->tenant_id = own_tenant(c);
-    status st = engine_task_again(c->api->engine, ref, &arena, &task, err);
-    if (st == ST_OK) view_write(&view_task, &task, &c->out);
-    arena_release(&arena);
-    return st != ST_RETRY;
-}
-
-/* Whether it had taken any; then the call is answered. */
-static bool poll_again(struct call *c) {
+static void again_over(struct call *c, const struct error *failed) {
     struct poll *p = c->own;
-    struct error err = {0};
-    size_t taken = 0;
-    size_t at = c->out.len;
-    page_begin(&c->out);
-    for (size_t i = 0; i < p->before_count; i++) {
-        struct task_ref ref;
-        if (!p->before[i].body.ptr || !task_ref_read(p->before[i].body, &ref)) continue;
-        taken++;
-        if (put_again(c, &ref, &err)) continue;
-        call_fail(c, &err);
-        return true;
-    }
-    if (taken == 0) {
-        c->out.len = at;
-        return false;
+    arena_release(&p->again.arena);
+    if (failed) {
+        call_fail(c, failed);
+        return;
     }
     buf_put_c(&c->out, p->after_results ? "]}\n" : "]}");
     answer_poll(c);
+}
+
+/* Writes the task that the engine told of, if the caller still has it. false: the call is answered, for that could
+ * not be told just now. */
+static bool put_again(struct call *c) {
+    struct poll *p = c->own;
+    p->again.at++;
+    if (p->again.code == ST_RETRY) {
+        again_over(c, &p->again.err);
+        return false;
+    }
+    if (p->again.code == ST_OK) view_write(&view_task, &p->again.task, &c->out);
+    arena_reset(&p->again.arena);
+    return true;
+}
+
+static void next_again(struct call *c);
+
+static void on_again(void *context, status code, const struct error *err) {
+    struct call *c = context;
+    struct poll *p = c->own;
+    bool waited = p->again.waits;
+    p->again.waits = false;
+    p->again.told = true;
+    p->again.code = code;
+    if (code != ST_OK) p->again.err = *err;
+    if (waited && put_again(c)) next_again(c);
+}
+
+/* One after the other: a run may have to be read first. */
+static void next_again(struct call *c) {
+    struct poll *p = c->own;
+    struct engine_caller caller = {.done = on_again, .context = c};
+    while (p->again.at < p->before_count) {
+        struct task_ref ref;
+        str body = p->before[p->again.at].body;
+        if (!body.ptr || !task_ref_read(body, &ref)) {
+            p->again.at++;
+            continue;
+        }
+        ref.tenant_id = own_tenant(c);
+        p->again.told = false;
+        engine_task_again(c->api->engine, &ref, &p->again.arena, &p->again.task, &caller);
+        p->again.waits = !p->again.told;
+        if (p->again.waits || !put_again(c)) return;
+    }
+    again_over(c, NULL);
+}
+
+/* Whether it had taken any; then the call is answered, or will be. */
+static bool poll_again(struct call *c) {
+    struct poll *p = c->own;
+    size_t taken = 0;
+    for (size_t i = 0; i < p->before_count; i++) {
+        struct task_ref ref;
+        taken += p->before[i].body.ptr && task_ref_read(p->before[i].body, &ref);
+    }
+    if (taken == 0) return false;
+    page_begin(&c->out);
+    arena_init(&p->again.arena, 4096, (size_t)64 * 1024 * 1024);
+    next_again(c);
     return true;
 }
 
@@ -257,7 +302,7 @@ static void post_poll(struct call *c) {
 struct answer {
     str token, output, code, message;
     yyjson_val *error;
-    int64_t lease_ms;
+    int64_t lease_ms, until_us;
     struct task_ref ref;
 };
 #define IN(member) FIELD(struct answer, member)
@@ -286,23 +331,31 @@ static status read_answer(struct call *c, const struct field *fields, size_t cou
 
 static void answer_ok(struct call *c) { call_answer(c, 200); }
 
-/* Repeated, it is a heartbeat like any other: a lease that is lost must be told. */
-static void post_heartbeat(struct call *c) {
-    struct error err = {0};
-    struct answer a = {.lease_ms = LEASE_MS_DEFAULT};
-    int64_t until = 0;
-    status st = read_answer(c, heartbeat_fields, COUNT_OF(heartbeat_fields), &a, &err);
-    if (st == ST_OK)
-        st = engine_heartbeat(c->api->engine, &a.ref, a.lease_ms, &until, &err);
-    if (st != ST_OK) {
-        call_fail(c, &err);
+static void on_heartbeat(void *context, status code, const struct error *err) {
+    struct call *c = context;
+    const struct answer *a = c->own;
+    if (code != ST_OK) {
+        call_fail(c, err);
         return;
     }
     json_object_begin(&c->out);
-    json_put_time(&c->out, "leaseUntil", until);
+    json_put_time(&c->out, "leaseUntil", a->until_us);
     json_object_end(&c->out);
     (void)call_receipt(c, 200, true);
     call_ride(c, answer_ok);
+}
+
+/* Repeated, it is a heartbeat like any other: a lease that is lost must be told. */
+static void post_heartbeat(struct call *c) {
+    struct error err = {0};
+    struct answer *a = ARENA_NEW(&c->arena, struct answer);
+    struct engine_caller caller = {.done = on_heartbeat, .context = c};
+    a->lease_ms = LEASE_MS_DEFAULT;
+    c->own = a;
+    if (read_answer(c, heartbeat_fields, COUNT_OF(heartbeat_fields), a, &err) != ST_OK)
+        call_fail(c, &err);
+    else
+        engine_heartbeat(c->api->engine, &a->ref, a->lease_ms, &a->until_us, &caller);
 }
 
 /* ---- one result ---- */

@@ -348,7 +348,7 @@ static status start_once(struct drive *d, const struct start_request *q, char *r
                          struct error *err) {
     if (d->peer) return ask_start(d, q, run_id, err);
     struct answer *a = ARENA_NEW(&d->cli->arena, struct answer);
-    engine_start(host_engine(d->host), q, run_id, take_answer, a);
+    host_start(d->host, q, run_id, take_answer, a);
     return wait_answer(d, a, err);
 }
 
@@ -359,6 +359,7 @@ status drive_start(struct drive *d, const struct start_request *q, char *run_id,
         char text[UUID_TEXT_LEN];
         uuid_format(uuid_v4(), text);
         with_id.run_id = arena_str(&d->cli->arena, str_n(text, sizeof(text)));
+        with_id.fresh_id = true;
     }
     d->run_id = with_id.run_id;
     live_run(d->live, d->run_id);

@@ -102,7 +102,7 @@ static bool is_executed(const struct engine_run *r, uint32_t step) {
 /* The answer is there, but not stored yet: its commit failed. */
 static bool is_answered(const struct engine_run *r, uint32_t step) {
     const struct news *n = r->inbox;
-    while (n && !(n->kind == NEWS_RESULT && n->result.lease == 0 && n->result.step == step &&
+    while (n && !(n->kind == NEWS_RESULT && n->result.step == step &&
                   n->result.attempt == r->flow.steps[step].attempt))
         n = n->next;
     return n != NULL;

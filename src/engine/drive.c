@@ -10,7 +10,7 @@
 
 /* ---- news ---- */
 
-enum { NEWS_TEXTS_MAX = 6 };
+enum { NEWS_TEXTS_MAX = 7 };
 
 /* The texts that a piece of news holds. */
 static size_t texts_of(struct news *n, str *out[NEWS_TEXTS_MAX]) {
@@ -34,6 +34,20 @@ static size_t texts_of(struct news *n, str *out[NEWS_TEXTS_MAX]) {
         out[count++] = &n->signal.signal.reason;
         out[count++] = &n->signal.signal.payload;
         out[count++] = &n->signal.actor;
+        break;
+    case NEWS_TASK_DONE:
+        out[count++] = &n->task.outcome.output;
+        out[count++] = &n->task.outcome.code;
+        out[count++] = &n->task.outcome.message;
+        out[count++] = &n->task.outcome.detail;
+        out[count++] = &n->task.outcome.actor;
+        out[count++] = &n->task.step_id;
+        out[count++] = &n->task.tenant_id;
+        break;
+    case NEWS_HEARTBEAT:
+    case NEWS_TASK_AGAIN:
+        out[count++] = &n->task.step_id;
+        out[count++] = &n->task.tenant_id;
         break;
     case NEWS_LINKED:
         out[count++] = &n->linked.workflow_id;
@@ -91,18 +105,31 @@ void run_push(struct engine_run *r, struct news *n) {
 /* ---- deciding ---- */
 
 /* A worker's answer counts only with the newest lease. */
-static bool lease_is_newest(const struct engine_run *r, struct news *n) {
-    const struct news_result *result = &n->result;
-    const struct flow_step *s = &r->flow.steps[result->step];
-    if (result->lease == 0) return true;
-    if (s->attempt == result->attempt && (int64_t)s->leases == result->lease) {
+static bool lease_is_newest(const struct engine_run *r, uint32_t step, struct news *n) {
+    const struct news_task *t = &n->task;
+    const struct flow_step *s = &r->flow.steps[step];
+    if (s->attempt == t->attempt && (int64_t)s->leases == t->lease) {
         if (s->phase == FLOW_OPEN) return true;
-        bool same = (s->state == STEP_SUCCESS) == result->outcome.ok; /* told twice: fine */
+        bool same = (s->state == STEP_SUCCESS) == t->outcome.ok; /* told twice: fine */
         if (same) return false;
     }
     n->verdict = error_at(&n->why, REASON_LEASE_LOST, "",
                           "this lease is over: another has the task, or it is finished");
     return false;
+}
+
+static status take_task(struct engine_run *r, const struct decision *d, struct news *n,
+                        struct error *err) {
+    bool taken = false;
+    uint32_t step = 0;
+    n->verdict = tasks_find(r, &n->task, &step, &n->why);
+    if (n->verdict != ST_OK) return ST_OK;
+    if (n->kind != NEWS_TASK_DONE) {
+        n->verdict = tasks_serve(r, n, step, d->now_us, &n->why);
+        return ST_OK;
+    }
+    if (!lease_is_newest(r, step, n)) return ST_OK;
+    return flow_result(d, step, n->task.attempt, &n->task.outcome, &taken, err);
 }
 
 static status take_launch(struct engine_run *r, const struct decision *d, struct news *n,
@@ -149,12 +176,15 @@ static status take_one(struct engine_run *r, const struct decision *d, struct ne
     case NEWS_LAUNCH:
         return take_launch(r, d, n, err);
     case NEWS_RESULT:
-        if (!lease_is_newest(r, n)) return ST_OK;
         return flow_result(d, n->result.step, n->result.attempt, &n->result.outcome, &taken, err);
     case NEWS_SIGNAL:
         return take_signal(r, d, n, err);
     case NEWS_LEASE:
         return take_lease(r, d, n, err);
+    case NEWS_TASK_DONE:
+    case NEWS_HEARTBEAT:
+    case NEWS_TASK_AGAIN:
+        return take_task(r, d, n, err);
     case NEWS_LINKED:
     case NEWS_ROTATING:
     case NEWS_WORKER_LOST:
@@ -208,32 +238,48 @@ static status lease_started(struct engine_run *r, const struct decision *d, stru
     return ST_OK;
 }
 
-/* Runs of this process that were let in, but whose RunStarted is not stored yet: the store does not
- * count them. */
-static void count_starting(const struct engine_run *r, int64_t *tenant, int64_t *plan) {
+/* Adds the runs of this process that the store did not count: those that were let in, but whose RunStarted is not
+ * stored yet, and those that have started since it was asked. false: one of these has left the memory meanwhile, so
+ * that the store must be asked anew. */
+static bool count_starting(const struct engine_run *r, int64_t *tenant, int64_t *plan) {
     struct map_slot *slot = NULL;
+    int64_t since = 0;
     for (size_t i = 0; map_next(&r->eng->runs, &i, &slot);) {
         const struct engine_run *other = slot->value;
-        if (other == r || other->started || !run_has_flow(other)) continue;
-        if (other->flow.run.head.status < RUN_RUNNING) continue;
+        bool later = other->start_no > r->counts_no;
+        since += later;
+        if (other == r || (other->started && !later)) continue;
+        /* A start whose commit has an unknown outcome may have landed. */
+        bool unknown = !run_has_flow(other) && (other->tries > 0 || other->purpose == LOAD_AGAIN);
+        if (!unknown && (!run_has_flow(other) || other->flow.run.head.status < RUN_RUNNING)) continue;
         if (!str_eq(other->ids.tenant_id, r->ids.tenant_id)) continue;
         ++*tenant;
         if (str_eq(other->ids.plan_id, r->ids.plan_id)) ++*plan;
     }
+    return since == r->eng->start_no - r->counts_no;
 }
 
-static bool is_admitted(struct engine_run *r) {
+static bool has_limits(const struct engine *eng) {
+    return eng->options.tenant_active_max > 0 || eng->options.plan_active_max > 0;
+}
+
+static bool is_admitted(const struct engine_run *r) {
     const struct engine_options *o = &r->eng->options;
-    struct error err = {0};
-    int64_t tenant = 0;
-    int64_t plan = 0;
-    if (o->tenant_active_max == 0 && o->plan_active_max == 0) return true;
-    status st = r->eng->ports.active(r->eng->ports.context, r->ids.tenant_id, r->ids.plan_id,
-                                     &tenant, &plan, &err);
-    if (st != ST_OK) return false; /* asked again soon */
-    count_starting(r, &tenant, &plan);
+    int64_t tenant = r->tenant_active;
+    int64_t plan = r->plan_active;
+    if (!has_limits(r->eng)) return true;
+    if (r->counts != COUNTS_KNOWN) return false; /* asked again soon */
+    if (!count_starting(r, &tenant, &plan)) return false;
     return (o->tenant_active_max == 0 || tenant < o->tenant_active_max) &&
            (o->plan_active_max == 0 || plan < o->plan_active_max);
+}
+
+/* Whether the store must be asked before anything is decided: for what others wrote, or for how many runs
+ * are active, before one of these starts. */
+static bool must_read(const struct engine_run *r) {
+    if (r->stale) return true;
+    return has_limits(r->eng) && r->counts == COUNTS_UNKNOWN &&
+           r->flow.run.head.status < RUN_RUNNING;
 }
 
 /* A provider is asked only once the launch is stored, and when the run would really start. */
@@ -249,8 +295,7 @@ static bool may_start(struct engine_run *r, str *why_not) {
 
 static status decide(struct engine_run *r, struct error *err) {
     struct engine *eng = r->eng;
-    status st = r->stale ? run_read_newer(r, err) : ST_OK;
-    if (st != ST_OK) return st;
+    status st = ST_OK;
     arena_reset(&r->batch_arena);
     flow_batch_init(&r->batch, &r->batch_arena);
     struct decision d = {.flow = &r->flow,
@@ -267,6 +312,7 @@ static status decide(struct engine_run *r, struct error *err) {
     if (st == ST_OK) st = take_news(r, &d, err);
     if (st != ST_OK) return st;
     d.may_start = may_start(r, &d.why_not);
+    r->counts = COUNTS_UNKNOWN; /* they were good for this decision */
     st = flow_decide(&d, err);
     return st == ST_OK ? lease_started(r, &d, err) : st;
 }
@@ -353,7 +399,7 @@ static void say_stuck(const struct engine_run *r) {
 }
 
 /* The flow cannot be trusted, or not be written: it is built again in a while. */
-static void build_again_later(struct engine_run *r, const struct error *why) {
+void run_build_again_later(struct engine_run *r, const struct error *why) {
     struct engine *eng = r->eng;
     ASSERT(r->stage == STAGE_BROKEN);
     metric_add(eng->m_failures, 1);
@@ -466,10 +512,23 @@ static bool rest(struct engine_run *r) {
 
 /* From news to a commit under way, or to rest. true: once more. */
 static bool drive_once(struct engine_run *r) {
+    struct engine *eng = r->eng;
     struct error err = {0};
-    if (r->stage != STAGE_RESTING || r->eng->lost) return false;
+    if (r->stage != STAGE_RESTING || eng->lost) return false;
+    if (must_read(r)) {
+        if (r->is_queued && !r->stale && eng->admitting && eng->admitting != r)
+            return false; /* its turn comes */
+        if (run_ask(r, r->read_seq, &err) != ST_OK) {
+            run_timer(r, eng->ports.now_us(eng->ports.context) + RETRY_AFTER_US);
+            return false;
+        }
+        if (r->is_queued && !eng->admitting) eng->admitting = r;
+        run_move(r, STAGE_READING);
+        return false;
+    }
     run_move(r, STAGE_DECIDING);
     status st = decide(r, &err);
+    if (eng->admitting == r) engine_admit_next(eng, r->queued_next);
     if (st == ST_OK && r->batch.count == 0) {
         if (r->flow.stuck) say_stuck(r);
         return rest(r);
@@ -484,7 +543,7 @@ static bool drive_once(struct engine_run *r) {
     }
     take_back_news(r);
     run_move(r, STAGE_BROKEN);
-    build_again_later(r, &err);
+    run_build_again_later(r, &err);
     return false;
 }
 
@@ -496,12 +555,14 @@ void run_drive(struct engine_run *r) {
 
 /* ---- after the commit ---- */
 
-/* Those that wait longest are asked first. */
+void engine_admit_next(struct engine *eng, struct engine_run *next) {
+    eng->admitting = NULL;
+    if (next && has_limits(eng)) run_timer(next, eng->ports.now_us(eng->ports.context));
+}
+
+/* The one that waits longest is asked first; the others follow, one after the other. */
 static void try_queued(struct engine *eng) {
-    int64_t at = eng->ports.now_us(eng->ports.context);
-    if (eng->options.tenant_active_max == 0 && eng->options.plan_active_max == 0) return;
-    for (struct engine_run *r = eng->queued; r; r = r->queued_next)
-        run_timer(r, at++);
+    if (!eng->admitting) engine_admit_next(eng, eng->queued);
 }
 
 static void count_events(struct engine *eng, const struct engine_run *r) {
@@ -539,7 +600,9 @@ static void accepted(struct engine_run *r) {
         r->claimed_wake =
             r->stale ? -1 : r->commit.claim.wake_us; /* somebody may have woken it later */
     count_events(eng, r);
+    bool was_started = r->started;
     r->started = r->flow.run.head.status >= RUN_RUNNING;
+    if (r->started && !was_started) r->start_no = ++eng->start_no;
     if (r->is_queued && r->started) run_unqueue(r);
     /* Whoever is told now may answer at once: that is news for the next batch. */
     run_move(r, STAGE_ACTING);
@@ -583,7 +646,7 @@ static void refused(struct engine_run *r, const struct error *why) {
         run_drop(r, why->code, why);
         return;
     }
-    build_again_later(r, why);
+    run_build_again_later(r, why);
 }
 
 void engine_committed(struct engine *eng, struct engine_commit *commit) {
@@ -611,7 +674,7 @@ void engine_committed(struct engine *eng, struct engine_commit *commit) {
     take_back_news(r);
     run_move(r, STAGE_BROKEN);
     if (unknown) {
-        build_again_later(r, &copy);
+        run_build_again_later(r, &copy);
     } else {
         refused(r, &copy);
     }

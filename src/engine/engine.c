@@ -65,12 +65,16 @@ void run_timer(struct engine_run *r, int64_t due_us) {
     engine_arm(eng);
 }
 
+static bool may_page(const struct engine *eng) {
+    return eng->recovering && !eng->paging && eng->load_count < RECOVER_PAGE;
+}
+
 void engine_arm(struct engine *eng) {
-    int64_t at = eng->scan_us;
+    int64_t at = eng->scanning ? FLOW_NEVER : eng->scan_us;
     if (eng->heap_count > 0 && eng->heap[0]->due_us < at) at = eng->heap[0]->due_us;
     int64_t poll = tasks_next_deadline(eng);
     if (poll < at) at = poll;
-    if (eng->recovering && eng->recover_us < at) at = eng->recover_us;
+    if (may_page(eng) && eng->recover_us < at) at = eng->recover_us;
     eng->ports.wake_at(eng->ports.context, at);
 }
 
@@ -111,7 +115,8 @@ struct engine_run *run_new(struct engine *eng, str run_id, struct error *err) {
 /* Bit n of a stage's row: stage n may follow. */
 static const uint8_t run_next[STAGE_COUNT] = {
     [STAGE_LOADING] = 1 << STAGE_RESTING | 1 << STAGE_BROKEN,
-    [STAGE_RESTING] = 1 << STAGE_DECIDING,
+    [STAGE_RESTING] = 1 << STAGE_DECIDING | 1 << STAGE_READING,
+    [STAGE_READING] = 1 << STAGE_RESTING | 1 << STAGE_BROKEN,
     [STAGE_DECIDING] = 1 << STAGE_COMMITTING | 1 << STAGE_ACTING | 1 << STAGE_BROKEN,
     [STAGE_COMMITTING] = 1 << STAGE_ACTING | 1 << STAGE_BROKEN,
     [STAGE_ACTING] = 1 << STAGE_RESTING,
@@ -137,6 +142,7 @@ void engine_run_check(const struct engine_run *r) {
         ASSERT(r->commit.request.count == r->batch.count);
     }
     if (r->stage == STAGE_RESTING) {
+        ASSERT(r->read == NULL && r->start == NULL);
         ASSERT(r->sent == NULL); /* what travelled was answered, or taken back */
         ASSERT(!r->claimed || r->last_seq > 0);
         ASSERT(r->started == (f->run.head.status >= RUN_RUNNING));
@@ -157,6 +163,7 @@ static void answer_list(struct news *list, status code, const struct error *err)
 void run_unqueue(struct engine_run *r) {
     for (struct engine_run **at = &r->eng->queued; *at; at = &(*at)->queued_next) {
         if (*at != r) continue;
+        if (r->eng->admitting == r) engine_admit_next(r->eng, r->queued_next);
         *at = r->queued_next;
         if (!*at) r->eng->queued_end = at;
         r->is_queued = false;
@@ -187,6 +194,11 @@ void run_drop(struct engine_run *r, status code, const struct error *err) {
     }
     struct news *inbox = r->inbox;
     struct news *sent = r->sent;
+    struct pending_start *start = r->start;
+    if (r->read) { /* nobody waits for its answer any more */
+        r->read->run = NULL;
+        eng->load_count--;
+    }
     if (r->plan) eng->ports.plan_done(eng->ports.context, r->plan);
     arena_release(&r->arena);
     arena_release(&r->batch_arena);
@@ -194,49 +206,68 @@ void run_drop(struct engine_run *r, status code, const struct error *err) {
     mem_free(r);
     answer_list(sent, code, err);
     answer_list(inbox, code, err);
+    if (start && start->done) start->done(start->context, code, err);
+    mem_free(start);
 }
 
 /* ---- time ---- */
 
 static void scan_due(struct engine *eng, int64_t now) {
-    struct lease_runs due = {0};
-    struct error err = {0};
-    struct arena_mark mark = arena_mark(&eng->scratch);
-    eng->scan_us = now + SCAN_EVERY_US;
     struct lease_range soon = {.from_us = 1, .to_us = now + SCAN_AHEAD_US, .limit = SCAN_PAGE};
-    status st = eng->ports.due(eng->ports.context, &soon, &eng->scratch, &due, &err);
-    if (st != ST_OK)
-        LOG(LOG_WARN, "could not look for runs that are due", LOG_S("error", str_c(err.msg)));
-    size_t loaded = 0;
-    for (size_t i = 0; i < due.count && st == ST_OK; i++) {
-        if (engine_resident(eng, due.items[i].run_id)) continue;
-        engine_look(eng, due.items[i].run_id);
-        loaded++;
-    }
-    if (st == ST_OK && due.count == SCAN_PAGE && loaded > 0) eng->scan_us = now;
-    arena_rewind(&eng->scratch, mark);
+    eng->scan_us = now + SCAN_EVERY_US;
+    eng->scanning = engine_ask_due(eng, READ_DUE, &soon);
 }
 
+static void due_was_read(struct engine *eng, const struct engine_read *read) {
+    size_t wanted = 0;
+    eng->scanning = false;
+    if (read->code != ST_OK) {
+        LOG(LOG_WARN, "could not look for runs that are due",
+            LOG_S("error", str_c(read->err.msg)));
+        return;
+    }
+    for (size_t i = 0; i < read->runs.count; i++) {
+        if (engine_resident(eng, read->runs.items[i].run_id)) continue;
+        engine_look(eng, read->runs.items[i].run_id);
+        wanted++;
+    }
+    if (read->runs.count == SCAN_PAGE && wanted > 0)
+        eng->scan_us = eng->ports.now_us(eng->ports.context);
+}
+
+/* A page is asked for when the runs of the one before it are there. */
 static void recover_page(struct engine *eng, int64_t now) {
-    struct lease_runs page = {0};
-    struct error err = {0};
-    struct arena_mark mark = arena_mark(&eng->scratch);
     struct lease_range under_way = {.after = eng->recover_after, .limit = RECOVER_PAGE};
-    status st = eng->ports.due(eng->ports.context, &under_way, &eng->scratch, &page, &err);
-    if (st != ST_OK) {
-        LOG(LOG_WARN, "could not look for runs to go on with", LOG_S("error", str_c(err.msg)));
-        eng->recover_us = now + RETRY_AFTER_US;
+    eng->paging = engine_ask_due(eng, READ_UNDER_WAY, &under_way);
+    if (!eng->paging) eng->recover_us = now + RETRY_AFTER_US;
+}
+
+static void page_was_read(struct engine *eng, const struct engine_read *read) {
+    eng->paging = false;
+    if (read->range.after != eng->recover_after) return; /* recovery has begun anew meanwhile */
+    if (read->code != ST_OK) {
+        LOG(LOG_WARN, "could not look for runs to go on with",
+            LOG_S("error", str_c(read->err.msg)));
+        eng->recover_us = eng->ports.now_us(eng->ports.context) + RETRY_AFTER_US;
+        return;
     }
-    for (size_t i = 0; i < page.count && st == ST_OK; i++) {
-        eng->recover_after = page.items[i].run_no;
-        if (!engine_resident(eng, page.items[i].run_id)) engine_look(eng, page.items[i].run_id);
+    for (size_t i = 0; i < read->runs.count; i++) {
+        eng->recover_after = read->runs.items[i].run_no;
+        if (!engine_resident(eng, read->runs.items[i].run_id))
+            engine_look(eng, read->runs.items[i].run_id);
     }
-    if (st == ST_OK && page.count < RECOVER_PAGE) {
+    if (read->runs.count < RECOVER_PAGE) {
         eng->recovering = false;
         if (eng->recover_again) engine_recover_later(eng);
         eng->recover_again = false;
     }
-    arena_rewind(&eng->scratch, mark);
+}
+
+void engine_due_read(struct engine *eng, const struct engine_read *read) {
+    if (read->kind == READ_DUE)
+        due_was_read(eng, read);
+    else
+        page_was_read(eng, read);
 }
 
 void engine_recover_later(struct engine *eng) {
@@ -264,8 +295,8 @@ void engine_recover(struct engine *eng) {
 void engine_tick(struct engine *eng) {
     int64_t now = eng->ports.now_us(eng->ports.context);
     if (eng->lost) return;
-    if (eng->recovering && now >= eng->recover_us) recover_page(eng, now);
-    if (!eng->options.only_asked && now >= eng->scan_us) scan_due(eng, now);
+    if (may_page(eng) && now >= eng->recover_us) recover_page(eng, now);
+    if (!eng->options.only_asked && !eng->scanning && now >= eng->scan_us) scan_due(eng, now);
     while (!eng->lost && eng->heap_count > 0 && eng->heap[0]->due_us <= now) {
         struct engine_run *r = eng->heap[0];
         heap_remove(r);
@@ -344,6 +375,8 @@ void engine_close(struct engine *eng) {
         run_drop(r, ST_RETRY, &closing);
         if (eng->runs.count == 0) break;
     }
+    while (eng->reads) /* their answers never come */
+        read_free(eng->reads);
     tasks_close(eng);
     map_release(&eng->runs);
     map_release(&eng->queues);

@@ -21,6 +21,7 @@
 #include "ledger/bridge.h"
 #include "ledger/lease.h"
 #include "ledger/ledger.h"
+#include "ledger/readers.h"
 
 struct engine;
 struct engine_run;
@@ -43,6 +44,49 @@ struct engine_loaded {
     int64_t epoch; /* in this epoch of that node */
 };
 
+/* One question to the store. The engine asks with the port `read` and goes on with other things; the port
+ * fills the answer, on any thread, and brings it back with engine_read_done(). What was read may be old by
+ * then: whatever is decided from it is checked again by the commit. */
+enum read_kind {
+    READ_RUN,       /* a run, and its rows after `after_seq` */
+    READ_DUE,       /* runs of this node whose time comes: lease_due() */
+    READ_UNDER_WAY, /* the same, for those with work under way */
+};
+enum { READ_ROWS_MAX = 4096 }; /* of one answer; `more` says that there are others */
+struct engine_read {
+    enum read_kind kind;
+    str run_id;
+    int64_t after_seq;
+    bool wants_counts; /* READ_RUN: how many runs are RUNNING or PAUSED now, */
+    str tenant_id;     /* of the tenant, */
+    str plan_id;       /* and of its plan. They are told of a run that does not exist, too */
+    struct lease_range range; /* of the other kinds */
+
+    /* The answer. Its texts live in `arena`, which the port may use while it has the question. */
+    status code; /* ST_NOT_FOUND: there is no such run */
+    struct error err;
+    struct engine_loaded loaded;
+    struct event_record *rows; /* see engine_read_row() */
+    size_t row_count;
+    bool more;
+    struct lease_runs runs;
+    int64_t tenant_active, plan_active;
+    status plan_code; /* why the plan of the run cannot be had; ST_OK: ask for it with the port `plan` */
+    struct error plan_err;
+    struct arena arena;
+
+    struct reader_job job; /* the port's: its way to a reader thread and back */
+    void *port;
+
+    struct engine_run *run; /* the engine's, as what follows. NULL: nobody waits for it any more */
+    struct engine_read *next, **link;
+    bool begun; /* rows of a page before this one are applied */
+};
+/* Adds a row to the answer `read`: a ledger_walk, for ports. */
+status engine_read_row(void *read, const struct event_record *rec, bool *stop, struct error *err);
+/* The reference that a run was launched with, from its first row; false: an engine did not launch it. */
+bool engine_launch_ref(const struct event_record *first, struct arena *arena, struct plan_ref *out);
+
 struct engine_note { /* what an observer sees of a commit: borrowed */
     str run_id, tenant_id;
     const struct flow *flow;
@@ -58,21 +102,14 @@ struct engine_ports {
     /* Takes the commit; engine_committed() answers it later, never inside this call. ST_LIMIT: the
      * queue is full, try again. */
     status (*append)(void *context, struct engine_commit *commit, struct error *err);
-    /* Finds a run and walks its rows. ST_NOT_FOUND. Strings of *loaded live in the arena. */
-    status (*load)(void *context, str run_id, struct arena *arena, struct engine_loaded *loaded,
-                   struct error *err);
-    status (*walk)(void *context, const struct engine_loaded *loaded, int64_t after_seq,
-                   ledger_walk walk, void *walk_context, struct error *err);
-    /* Runs of this node: lease_due(). */
-    status (*due)(void *context, const struct lease_range *range, struct arena *arena,
-                  struct lease_runs *out, struct error *err);
-    /* The plan, if that tenant may have it, checked as T44 says; it lives until plan_done(). */
+    /* Takes the question; engine_read_done() answers it later, never inside this call. With the first rows of
+     * a run that is not finished, its plan must be there for `plan`, or plan_code says why it is not. */
+    void (*read)(void *context, struct engine_read *read);
+    /* The plan, if that tenant may have it and it is in memory, checked as T44 says; it lives until
+     * plan_done(). A start needs its plan, too: whoever asks for it has it fetched before. */
     status (*plan)(void *context, str tenant_id, const struct plan_ref *ref,
                    const struct plan **out, struct error *err);
     void (*plan_done)(void *context, const struct plan *plan);
-    /* Runs that are RUNNING or PAUSED now: of the tenant, and of its plan. */
-    status (*active)(void *context, str tenant_id, str plan_id, int64_t *tenant, int64_t *plan,
-                     struct error *err);
     void (*start)(void *context, struct attempt *attempt);
     void (*stop)(void *context, struct attempt *attempt);
     /* See struct provider_ops; NULL where there is no provider, and `leave` is `stop`. */
@@ -104,6 +141,8 @@ MUST_CHECK status engine_open(const struct engine_ports *ports,
 /* Drops all memory. Attempts under way must have been answered (close the executor first). */
 void engine_close(struct engine *engine);
 
+/* Answers a question to the store; not after engine_close(). */
+void engine_read_done(struct engine *engine, struct engine_read *read);
 /* Answers a commit. */
 void engine_committed(struct engine *engine, struct engine_commit *commit);
 /* Does what is due: timers, runs to be loaded. Call it at the time asked for by wake_at, and often
@@ -138,12 +177,16 @@ struct start_request {
     str adapter;    /* "local", "temporal", "conductor": whoever calls has chosen */
     str parameters; /* JSON object, or STR_NONE */
     str actor;
+    bool fresh_id; /* nobody can have used the run id before: the store need not be asked for it */
     bool approval; /* queue it until somebody approves */
     const uuid *correlation;           /* the trace it belongs to; NULL: a fresh one. Copied */
     const struct append_rider *riders; /* committed with the launch, live until `done`; or NULL */
     bool *existing; /* set before `done`: the run was there already; may be NULL */
+    const struct error *plan_error; /* why the plan could not be fetched; or NULL: the port `plan` has it */
 };
-/* Starts a run, or finds it: the same run id again with the same plan is no second start. The
+/* The texts of the request live until `done`.
+ *
+ * Starts a run, or finds it: the same run id again with the same plan is no second start. The
  * answer means that RunStarted (or RunQueued) is durable; `run_id_out` (ID_BYTES_MAX + 1) gets the
  * id at once. Reasons: those of plan_source, PLAN_VALIDATION_FAILED with the report in the message,
  * CONTEXT_INVALID, PARAMETERS_INVALID, RUN_ID_TAKEN. */
@@ -208,12 +251,14 @@ void engine_poll_release(struct engine *engine, struct engine_poll *poll, int64_
 void engine_poll_stop(struct engine *engine, struct engine_poll *poll);
 /* The poller went away: no answer comes. */
 void engine_poll_cancel(struct engine *engine, struct engine_poll *poll);
-/* Extends the lease. ST_CONFLICT LEASE_LOST: somebody else has the task, or it is over. */
-MUST_CHECK status engine_heartbeat(struct engine *engine, const struct task_ref *ref,
-                                   int64_t lease_ms, int64_t *until_us, struct error *err);
-/* The task once more, as the poll gave it, while that lease holds: LEASE_LOST as above. */
-MUST_CHECK status engine_task_again(struct engine *engine, const struct task_ref *ref,
-                                    struct arena *arena, struct task *out, struct error *err);
+/* Extends the lease. ST_CONFLICT LEASE_LOST: somebody else has the task, or it is over. *until_us is
+ * written before `done`, which comes before this returns if the run is in memory and rests. */
+void engine_heartbeat(struct engine *engine, const struct task_ref *ref, int64_t lease_ms,
+                      int64_t *until_us, const struct engine_caller *caller);
+/* The task once more, as the poll gave it, while that lease holds: LEASE_LOST as above. *out, with texts in
+ * the arena, is written before `done`, as above. */
+void engine_task_again(struct engine *engine, const struct task_ref *ref, struct arena *arena,
+                       struct task *out, const struct engine_caller *caller);
 /* The worker's result. LEASE_LOST as above; a repeated answer of the same lease is ST_OK. The
  * caller's actor stands in the step's event. */
 void engine_task_done(struct engine *engine, const struct task_ref *ref,

@@ -26,6 +26,10 @@ enum news_kind {
     NEWS_RESULT,
     NEWS_SIGNAL,
     NEWS_LEASE,
+    /* from a worker that has a task; `task` says which: */
+    NEWS_TASK_DONE,
+    NEWS_HEARTBEAT,
+    NEWS_TASK_AGAIN,
     /* from a provider: */
     NEWS_LINKED,
     NEWS_ROTATING,
@@ -39,8 +43,6 @@ struct news_launch {
 struct news_result {
     uint32_t step;
     int64_t attempt;
-    int64_t
-        lease; /* the worker's fencing number; 0: it comes from an executor, not from a worker */
     struct outcome outcome;
 };
 struct news_signal {
@@ -53,6 +55,15 @@ struct news_lease { /* a worker polls, and the task is free as far as we know */
     uint32_t step;
     int64_t ms;
     int64_t attempt, number; /* of the lease that was decided */
+};
+struct news_task { /* the step is found when the news is taken: the run may have to be read first */
+    str step_id, tenant_id; /* tenant_id STR_NONE: any */
+    int64_t attempt, lease;
+    struct outcome outcome;  /* NEWS_TASK_DONE */
+    int64_t lease_ms;        /* NEWS_HEARTBEAT: so long from now on, */
+    int64_t *until_us;       /* until when that is */
+    struct arena *arena;     /* NEWS_TASK_AGAIN: for */
+    struct task *task;       /* the task */
 };
 struct news_worker_lost {
     str step_id;
@@ -70,6 +81,7 @@ struct news { /* something that happened outside, on its way into a commit */
         struct news_result result;
         struct news_signal signal;
         struct news_lease lease;
+        struct news_task task;
         struct provider_link linked;
         struct news_worker_lost worker_lost;
         struct news_ended ended;
@@ -95,10 +107,12 @@ struct engine_attempt {
  *
  *     LOADING -> RESTING -> DECIDING -> COMMITTING -> ACTING -> RESTING
  *                              '---- nothing to write ---^
- *     LOADING, DECIDING, COMMITTING -> BROKEN -> LOADING */
+ *     RESTING -> READING -> RESTING
+ *     LOADING, READING, DECIDING, COMMITTING -> BROKEN -> LOADING */
 enum run_stage {
-    STAGE_LOADING,    /* its flow is being built */
+    STAGE_LOADING,    /* its rows are being read, and its flow is built from them */
     STAGE_RESTING,    /* waits for news, or for its time */
+    STAGE_READING,    /* its flow is there, but the store is asked for more before it decides */
     STAGE_DECIDING,   /* from its news to a batch */
     STAGE_COMMITTING, /* an append is under way */
     STAGE_ACTING,     /* what follows from it: attempts start, waiters are answered */
@@ -109,6 +123,21 @@ enum run_stage {
 struct drawn_id { /* the eventId that was drawn for an event */
     uint8_t key[SHA256_LEN];
     uuid id;
+};
+
+/* What its read is for, at the stage LOADING. */
+enum load_purpose {
+    LOAD_LOOK,  /* a run that is not in memory is looked at, or told something */
+    LOAD_AGAIN, /* a commit failed: the flow is built again */
+    LOAD_START, /* a run is to be started: is it there already? */
+};
+enum counts_state { COUNTS_UNKNOWN, COUNTS_FAILED, COUNTS_KNOWN };
+
+struct pending_start { /* a start that waits for its read */
+    struct start_request request; /* texts are the caller's, until `done` */
+    enum adapter_kind adapter;
+    engine_done done;
+    void *context;
 };
 
 struct engine_run {
@@ -130,7 +159,16 @@ struct engine_run {
     int64_t engine_attempt;
     int64_t last_seq; /* of the newest row that we know to be stored */
     int64_t read_seq; /* up to here every row was read: others may have written between ours */
-    int tries;        /* failed commits in a row */
+    struct engine_read *read;    /* under way; at the stages LOADING and READING */
+    enum load_purpose purpose;   /* of that */
+    bool wanted;                 /* LOAD_LOOK: for its own sake, not only for the news in its inbox */
+    struct pending_start *start; /* LOAD_START, or NULL */
+    /* How many runs are active, for admission; good for one decision. */
+    enum counts_state counts;
+    int64_t tenant_active, plan_active;
+    int64_t counts_no; /* engine.start_no when they were asked for */
+    int64_t start_no;  /* when RunStarted was stored; 0: not by this process */
+    int tries; /* failed commits in a row */
     struct news *inbox, **inbox_end;
     struct news *sent; /* in the commit under way */
     struct engine_attempt *attempts;
@@ -184,15 +222,21 @@ struct engine {
     struct arena scratch;
     struct engine_run **heap;
     uint32_t heap_count, heap_cap;
+    struct engine_read *reads; /* under way */
+    size_t load_count;         /* of runs among them */
+    bool scanning;             /* READ_DUE is under way */
+    bool paging;               /* READ_UNDER_WAY is */
     bool recovering;
     bool recover_again;    /* a run could not be loaded: after this pass, another one */
     int64_t recover_after; /* run number */
     int64_t recover_us;    /* not before */
     int64_t scan_us;
     struct engine_run *queued, **queued_end; /* in the order of their coming */
+    struct engine_run *admitting; /* of these, the one for which the store is asked; or NULL. One at a time keeps order */
     struct map queues;
     struct engine_poll *polls;
     size_t poll_count, attempt_count, task_count;
+    int64_t start_no; /* how many runs this process has started */
     bool lost;
     struct metric *m_started, *m_finished, *m_steps, *m_commits, *m_failures, *m_recovered;
 };
@@ -220,6 +264,10 @@ void run_timer(struct engine_run *r, int64_t due_us);
 /* ---- drive.c ---- */
 void run_drive(struct engine_run *r);
 void run_push(struct engine_run *r, struct news *n);
+/* A run at the stage BROKEN is built again in a while; `why` is told. */
+/* The run of the queue whose turn it is, or NULL: the end of the queue. */
+void engine_admit_next(struct engine *eng, struct engine_run *next);
+void run_build_again_later(struct engine_run *r, const struct error *why);
 /* A copy of `from` that owns its texts; NULL out of memory. */
 struct news *news_new(const struct news *from);
 void news_answer(struct news *n, status code, const struct error *err); /* frees it */
@@ -249,24 +297,33 @@ MUST_CHECK status run_plan_ref(struct engine_run *r, str *out, struct error *err
 MUST_CHECK status run_take_provider_news(struct engine_run *r, const struct decision *d,
                                          const struct news *n, struct error *err);
 
+/* ---- read.c ---- */
+/* Asks for the run and its rows after `after_seq`; run_was_read() gets the answer. */
+MUST_CHECK status run_ask(struct engine_run *r, int64_t after_seq, struct error *err);
+/* The same question once more, for the rows after those of this answer. */
+void run_ask_more(struct engine_run *r, struct engine_read *read);
+bool engine_ask_due(struct engine *eng, enum read_kind kind, const struct lease_range *range);
+struct engine_read *read_new(struct engine *eng, enum read_kind kind, struct error *err);
+void read_free(struct engine_read *read);
+void engine_due_read(struct engine *eng, const struct engine_read *read); /* in engine.c */
+
 /* ---- load.c ---- */
-/* Loads a run that is not in memory. *out NULL with ST_OK: it is finished. */
-MUST_CHECK status run_load(struct engine *eng, str run_id, struct engine_run **out,
+/* A run that is in memory, or is being read from now on: news for it waits meanwhile. */
+MUST_CHECK status run_want(struct engine *eng, str run_id, struct engine_run **out,
                            struct error *err);
 /* Builds the flow again after a commit failed; attempts under way are kept. */
 void run_reload(struct engine_run *r);
-/* What the store has of the run, in the engine's scratch. ST_NOT_FOUND with RUN_NOT_FOUND. */
-MUST_CHECK status run_find(struct engine *eng, str run_id, struct engine_loaded *loaded,
-                           struct error *err);
+void run_was_read(struct engine_run *r, struct engine_read *read);
 MUST_CHECK status run_copy_ids(struct engine_run *r, const struct run_info *info,
                                struct error *err);
 /* The plan's reference and the adapter that a launch names; they live in the arena. */
 MUST_CHECK status launch_read(str payload, struct arena *arena, struct plan_ref *out, str *adapter,
                               struct error *err);
-/* ST_NOT_FOUND with RUN_NOT_FOUND, also for a run of another tenant. */
-MUST_CHECK status run_belongs(struct engine *eng, str run_id, str tenant_id, struct error *err);
-/* Applies the rows that another process added. */
-MUST_CHECK status run_read_newer(struct engine_run *r, struct error *err);
+status run_not_found(str run_id, struct error *err);
+
+/* ---- start.c ---- */
+/* The store has told whether the run of r->start is there. true: it is, and open, and ours: load it. */
+bool start_was_read(struct engine_run *r, const struct engine_read *read);
 
 /* ---- tasks.c ---- */
 void tasks_offer(struct engine_run *r, uint32_t step);
@@ -277,6 +334,12 @@ void tasks_leased(struct engine_run *r, struct news *n);
 struct news *tasks_promise(struct engine_run *r, uint32_t step);
 /* Gives the news of a lease its rider, in the batch's arena, if the poll wants one. */
 MUST_CHECK status tasks_ride(struct engine_run *r, struct news *n, struct error *err);
+/* The step of a task that a worker speaks of. Reasons as for engine_task_done(). */
+MUST_CHECK status tasks_find(const struct engine_run *r, const struct news_task *t, uint32_t *step,
+                             struct error *err);
+/* A heartbeat, or the task once more: nothing is decided. */
+MUST_CHECK status tasks_serve(struct engine_run *r, const struct news *n, uint32_t step,
+                              int64_t now_us, struct error *err);
 void tasks_forget(struct engine_run *r);
 void tasks_deadlines(struct engine *eng, int64_t now_us);
 int64_t tasks_next_deadline(const struct engine *eng);

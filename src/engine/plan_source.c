@@ -71,11 +71,10 @@ status plan_source_local(const struct plan_source *source, const struct plan_wan
                          struct error *err) {
     const struct plan_ref *ref = wanted->ref;
     status st = look_in_folder(source, ref, here_max, arena, out, err);
-    if (st != ST_NOT_FOUND || !source->stored) return st;
+    if (st != ST_NOT_FOUND || !source->stored || !wanted->reader) return st;
     struct error why = {0};
     str bytes = STR_NONE;
-    st =
-        source->stored(source->stored_context, wanted->tenant_id, ref->sha256, arena, &bytes, &why);
+    st = source->stored(wanted->reader, wanted->tenant_id, ref->sha256, arena, &bytes, &why);
     if (st == ST_OK) *out = (struct plan_local){.bytes = bytes};
     if (st == ST_OK || st == ST_NOT_FOUND) return st; /* the folder's error tells enough */
     return error_as(err, st, REASON_PLAN_FETCH_FAILED, "", "plan \"%.*s\": %s", STR_ARG(ref->uri),

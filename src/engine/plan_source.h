@@ -25,8 +25,9 @@ typedef status (*plan_fetcher)(const struct client_request *request, struct aren
                                struct client_response *out, struct error *err);
 
 /* A plan that is kept elsewhere for a tenant, by its hash: ST_NOT_FOUND if it is not, and if only
- * others have it. On the caller's thread. */
-typedef status (*plan_stored)(void *context, str tenant_id, const uint8_t sha256[SHA256_LEN],
+ * others have it. On the caller's thread, with a reader of that thread. */
+struct ledger;
+typedef status (*plan_stored)(struct ledger *reader, str tenant_id, const uint8_t sha256[SHA256_LEN],
                               struct arena *arena, str *bytes, struct error *err);
 
 /* Where plans come from. Borrows what it points to; never changed once it is in use. */
@@ -39,13 +40,13 @@ struct plan_source {
     str ca_file;        /* as in client_request */
     plan_fetcher fetch; /* NULL: client_fetch() */
     plan_stored stored; /* asked for plan:sha256: references that are not in the folder; or NULL */
-    void *stored_context;
 };
 
 struct plan_wanted { /* which plan, for whom, and when; borrowed */
     str tenant_id;
     const struct plan_ref *ref;
     int64_t now_us;
+    struct ledger *reader; /* for `stored`; NULL: that is not asked */
 };
 /* Fetches for that tenant, verifies and parses; *out lives in the arena. *open (may be NULL): it
  * comes from the folder, so every tenant may have it. Reasons, in the order of the checks:

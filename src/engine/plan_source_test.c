@@ -12,6 +12,8 @@
 #include "test.h"
 
 #define WANTED(tenant, reference) ((struct plan_wanted){.tenant_id = (tenant), .ref = (reference)})
+#define STORED(tenant, reference, store)                                                           \
+    ((struct plan_wanted){.tenant_id = (tenant), .ref = (reference), .reader = (store)})
 
 #define PLAN_TEXT(id, version, schema)                                                             \
     "{\"schemaVersion\":\"" schema "\",\"metadata\":{\"planId\":\"" id                             \
@@ -498,9 +500,9 @@ struct keeper {
     str tenant_id, bytes;
     int asked;
 };
-static status kept_by(void *context, str tenant_id, const uint8_t sha256[SHA256_LEN],
+static status kept_by(struct ledger *reader, str tenant_id, const uint8_t sha256[SHA256_LEN],
                       struct arena *arena, str *bytes, struct error *err) {
-    struct keeper *k = context;
+    struct keeper *k = (struct keeper *)(void *)reader; /* what stands for a store here */
     uint8_t hash[SHA256_LEN];
     UNUSED(arena);
     k->asked++;
@@ -525,23 +527,23 @@ TEST(plan_source_asks_for_the_tenant) {
     struct plan_ref ref = ref_by_hash(&s, uri);
     s.source.plans_folder = str_c(folder);
     s.source.stored = kept_by;
-    s.source.stored_context = &keeper;
-    CHECK(plan_source_fetch(&s.source, &WANTED(STR("globex"), &ref), &s.arena, &open, &plan,
+    struct ledger *store = (struct ledger *)(void *)&keeper;
+    CHECK(plan_source_fetch(&s.source, &STORED(STR("globex"), &ref, store), &s.arena, &open, &plan,
                             &err) == ST_NOT_FOUND &&
           err.reason == REASON_PLAN_NOT_FOUND && open);
-    CHECK(plan_source_fetch(&s.source, &WANTED(STR("acme"), &ref), &s.arena, &open, &plan, &err) ==
+    CHECK(plan_source_fetch(&s.source, &STORED(STR("acme"), &ref, store), &s.arena, &open, &plan, &err) ==
               ST_OK &&
           !open && keeper.asked == 2);
 
     CHECK(plan_store_put(str_c(folder), STR(GOOD), ref.sha256, &err) == ST_OK, "%s", err.msg);
-    CHECK(plan_source_fetch(&s.source, &WANTED(STR("globex"), &ref), &s.arena, &open, &plan,
+    CHECK(plan_source_fetch(&s.source, &STORED(STR("globex"), &ref, store), &s.arena, &open, &plan,
                             &err) == ST_OK &&
           open && keeper.asked == 2);
     struct plan_local local = {0};
-    CHECK(plan_source_local(&s.source, &WANTED(STR("globex"), &ref), strlen(GOOD), &s.arena, &local,
+    CHECK(plan_source_local(&s.source, &STORED(STR("globex"), &ref, store), strlen(GOOD), &s.arena, &local,
                             &err) == ST_OK &&
           str_eq(local.bytes, STR(GOOD)) && local.open);
-    CHECK(plan_source_local(&s.source, &WANTED(STR("globex"), &ref), 10, &s.arena, &local, &err) ==
+    CHECK(plan_source_local(&s.source, &STORED(STR("globex"), &ref, store), 10, &s.arena, &local, &err) ==
               ST_OK &&
           !local.bytes.ptr && local.open && keeper.asked == 2);
     str bytes = STR_NONE;

@@ -112,6 +112,9 @@ status run_take_provider_news(struct engine_run *r, const struct decision *d, co
     case NEWS_RESULT:
     case NEWS_SIGNAL:
     case NEWS_LEASE:
+    case NEWS_TASK_DONE:
+    case NEWS_HEARTBEAT:
+    case NEWS_TASK_AGAIN:
         break;
     }
     ASSERT(!"news of a provider");
@@ -120,25 +123,16 @@ status run_take_provider_news(struct engine_run *r, const struct decision *d, co
 
 /* ---- what a provider says ---- */
 
-/* The run, loaded if need be; NULL: it is not ours, or it is over. */
-static struct engine_run *told_of(struct engine *eng, str run_id) {
-    struct engine_run *r = engine_resident(eng, run_id);
-    struct error err = {0};
-    if (r || eng->lost) return eng->lost ? NULL : r;
-    status st = run_load(eng, run_id, &r, &err);
-    if (st == ST_OK) return r;
-    LOG(LOG_WARN, "a provider speaks of a run that cannot be loaded", LOG_S("runId", run_id),
-        LOG_S("error", str_c(err.msg)));
-    return NULL;
-}
-
+/* Of a run that is not ours, or is over, nothing comes of it; for want of memory it is told again. */
 static void tell(struct engine *eng, str run_id, const struct news *news) {
+    struct engine_run *r = NULL;
+    struct error err = {0};
+    if (eng->lost) return;
     struct news *n = news_new(news);
-    struct engine_run *r = n ? told_of(eng, run_id) : NULL;
-    if (r)
+    if (n && run_want(eng, run_id, &r, &err) == ST_OK)
         run_push(r, n);
     else
-        mem_free(n); /* not ours, or no memory: it is told again */
+        mem_free(n);
 }
 
 void engine_linked(struct engine *eng, str run_id, const struct provider_link *link) {

@@ -125,6 +125,10 @@ static status prepare(struct engine_run *r, const struct start_request *q,
                             .plan_version = q->ref.plan_version};
     str parameters = STR_NONE;
     status st = run_copy_ids(r, &info, err);
+    if (st == ST_OK && q->plan_error) {
+        *err = *q->plan_error;
+        st = err->code;
+    }
     if (st == ST_OK)
         st = eng->ports.plan(eng->ports.context, r->ids.tenant_id, &q->ref, &r->plan, err);
     if (st != ST_OK) r->plan = NULL;
@@ -141,51 +145,23 @@ static status prepare(struct engine_run *r, const struct start_request *q,
 /* ---- started before ---- */
 
 /* A run of that id exists: the same plan of the same tenant is no second start. */
-struct launched {
-    struct engine *eng;
-    uint8_t sha256[SHA256_LEN]; /* of the plan that the run was launched with, */
-    str adapter;                /* and who executes it; in the scratch */
-    bool found;
-};
-
-static status find_launch(void *context, const struct event_record *rec, bool *stop,
-                          struct error *err) {
-    struct launched *l = context;
+static bool is_same_start(struct engine *eng, const struct start_request *q,
+                          const struct engine_read *read) {
+    const struct run_info *i = &read->loaded.info;
     struct plan_ref ref = {0};
     struct error ignored;
-    UNUSED(err);
-    if (rec->event.payload.ptr && rec->event.type == EVENT_SIGNAL_RECEIVED &&
-        launch_read(rec->event.payload, &l->eng->scratch, &ref, &l->adapter, &ignored) == ST_OK) {
-        memcpy(l->sha256, ref.sha256, SHA256_LEN);
-        l->found = true;
-    }
-    *stop = true; /* the first row is enough */
-    return ST_OK;
-}
-
-static status same_plan(struct engine *eng, const struct start_request *q,
-                        const struct engine_loaded *loaded, bool *same, struct error *err) {
-    struct launched l = {.eng = eng};
-    status st = eng->ports.walk(eng->ports.context, loaded, 0, find_launch, &l, err);
-    if (st != ST_OK) return st;
-    *same = l.found && memcmp(l.sha256, q->ref.sha256, SHA256_LEN) == 0 &&
-            str_eq(l.adapter, q->adapter);
-    return ST_OK;
-}
-
-static status start_again(struct engine *eng, const struct start_request *q,
-                          const struct engine_loaded *loaded, struct error *err) {
-    const struct run_info *i = &loaded->info;
-    bool same = str_eq(i->tenant_id, q->tenant_id) && str_eq(i->project_id, q->project_id) &&
-                str_eq(i->environment_id, q->environment_id) &&
-                str_eq(i->plan_id, q->ref.plan_id) && str_eq(i->plan_version, q->ref.plan_version);
-    status st = same ? same_plan(eng, q, loaded, &same, err) : ST_OK;
-    if (st != ST_OK) return st;
-    if (!same)
-        return error_at(err, REASON_RUN_ID_TAKEN, "/runId",
-                        "the run id \"%.*s\" is in use for something else", STR_ARG(q->run_id));
-    if (!run_is_final(i->head.status) && loaded->ours) engine_look(eng, q->run_id);
-    return ST_OK;
+    str adapter = STR_NONE;
+    if (!str_eq(i->tenant_id, q->tenant_id) || !str_eq(i->project_id, q->project_id) ||
+        !str_eq(i->environment_id, q->environment_id) || !str_eq(i->plan_id, q->ref.plan_id) ||
+        !str_eq(i->plan_version, q->ref.plan_version) || read->row_count == 0)
+        return false;
+    const struct event *first = &read->rows[0].event; /* the launch */
+    struct arena_mark mark = arena_mark(&eng->scratch);
+    bool same = first->payload.ptr && first->type == EVENT_SIGNAL_RECEIVED &&
+                launch_read(first->payload, &eng->scratch, &ref, &adapter, &ignored) == ST_OK &&
+                memcmp(ref.sha256, q->ref.sha256, SHA256_LEN) == 0 && str_eq(adapter, q->adapter);
+    arena_rewind(&eng->scratch, mark);
+    return same;
 }
 
 static void make_run_id(struct engine *eng, char *out) {
@@ -202,51 +178,126 @@ static void raise_alert(const struct start_request *q, const struct error *err) 
         LOG_S("planVersion", q->ref.plan_version), LOG_S("error", str_c(err->msg)));
 }
 
-void engine_start(struct engine *eng, const struct start_request *request, char *run_id_out,
-                  engine_done done, void *context) {
-    struct start_request q = *request;
+/* The store does not have the run: launches it. Frees nothing of `start`. */
+static void launch(struct engine_run *r, const struct pending_start *start) {
+    struct engine *eng = r->eng;
     struct error err = {0};
-    struct news *launch = NULL;
-    struct engine_loaded loaded = {0};
-    enum adapter_kind adapter = ADAPTER_LOCAL;
+    struct news *n = NULL;
     struct arena_mark mark = arena_mark(&eng->scratch);
-    struct engine_run *r = NULL;
-    if (q.existing) *q.existing = false;
-    if (!q.run_id.ptr) {
-        make_run_id(eng, run_id_out);
-        q.run_id = str_n(run_id_out, UUID_TEXT_LEN);
-    } else if (q.run_id.len <= ID_BYTES_MAX) {
-        memcpy(run_id_out, q.run_id.ptr, q.run_id.len);
-        run_id_out[q.run_id.len] = 0;
-    }
-    status st = check_context(eng, &q, &adapter, &err);
-    if (st == ST_OK && (r = engine_resident(eng, q.run_id)) != NULL && r->last_seq == 0)
-        st = error_at(&err, REASON_RUN_STARTING, "/runId", "the run is being started");
+    status st = prepare(r, &start->request, start->adapter, &n, &err);
+    arena_rewind(&eng->scratch, mark);
     if (st == ST_OK) {
-        status found =
-            eng->ports.load(eng->ports.context, q.run_id, &eng->scratch, &loaded, &err);
-        if (found == ST_OK) {
-            st = start_again(eng, &q, &loaded, &err);
-            if (q.existing) *q.existing = st == ST_OK;
-            goto out;
-        }
-        if (found != ST_NOT_FOUND) st = found;
-    }
-    if (st == ST_OK && !(r = run_new(eng, q.run_id, &err))) st = ST_RETRY;
-    if (st == ST_OK) {
-        st = prepare(r, &q, adapter, &launch, &err);
-        if (st != ST_OK) run_drop(r, st, &err);
-    }
-    if (launch) {
-        launch->done = done;
-        launch->context = context;
-        arena_rewind(&eng->scratch, mark);
+        n->done = start->done;
+        n->context = start->context;
         run_move(r, STAGE_RESTING);
-        run_push(r, launch);
+        /* Before what came while the store was asked. */
+        n->next = r->inbox;
+        if (!r->inbox) r->inbox_end = &n->next;
+        r->inbox = n;
+        run_drive(r);
         return;
     }
-    raise_alert(&q, &err);
-out:
-    arena_rewind(&eng->scratch, mark);
+    raise_alert(&start->request, &err);
+    run_drop(r, st, &err);
+    if (start->done) start->done(start->context, st, &err);
+}
+
+bool start_was_read(struct engine_run *r, const struct engine_read *read) {
+    struct pending_start *start = r->start;
+    const struct start_request *q = &start->request;
+    struct error err = read->err;
+    status st = read->code;
+    r->start = NULL;
+    if (st == ST_NOT_FOUND) {
+        launch(r, start);
+        mem_free(start);
+        return false;
+    }
+    if (st == ST_OK && !is_same_start(r->eng, q, read))
+        st = error_at(&err, REASON_RUN_ID_TAKEN, "/runId",
+                      "the run id \"%.*s\" is in use for something else", STR_ARG(q->run_id));
+    if (st == ST_OK && q->existing) *q->existing = true;
+    if (start->done) start->done(start->context, st, &err);
+    mem_free(start);
+    bool open = st == ST_OK && read->loaded.ours && !run_is_final(read->loaded.info.head.status);
+    if (read->code == ST_OK && (open || r->inbox)) return true;
+    run_drop(r, ST_RETRY, &read->err);
+    return false;
+}
+
+/* In memory, so what it was launched with is known. */
+static void start_resident(struct engine_run *r, struct pending_start *start) {
+    const struct start_request *q = &start->request;
+    struct error err = {0};
+    struct event_record launch = {.event = {.type = EVENT_SIGNAL_RECEIVED, .payload = r->flow.launch}};
+    struct engine_read here = {.rows = &launch,
+                               .row_count = 1,
+                               .loaded.info = {.tenant_id = r->ids.tenant_id,
+                                               .project_id = r->ids.project_id,
+                                               .environment_id = r->ids.environment_id,
+                                               .plan_id = r->ids.plan_id,
+                                               .plan_version = r->ids.plan_version}};
+    status st = ST_OK;
+    if (!run_has_flow(r))
+        st = error_at(&err, REASON_RUN_STARTING, "/runId", "the run is being read: ask again");
+    else if (!is_same_start(r->eng, q, &here))
+        st = error_at(&err, REASON_RUN_ID_TAKEN, "/runId",
+                      "the run id \"%.*s\" is in use for something else", STR_ARG(q->run_id));
+    if (st == ST_OK && q->existing) *q->existing = true;
+    if (start->done) start->done(start->context, st, &err);
+    mem_free(start);
+}
+
+void engine_start(struct engine *eng, const struct start_request *request, char *run_id_out,
+                  engine_done done, void *context) {
+    struct error err = {0};
+    struct engine_run *r = NULL;
+    struct pending_start *start = mem_alloc(sizeof(*start));
+    status st = start ? ST_OK : no_memory(&err);
+    if (st == ST_OK) {
+        *start = (struct pending_start){.request = *request, .done = done, .context = context};
+        struct start_request *q = &start->request;
+        if (q->existing) *q->existing = false;
+        if (!q->run_id.ptr) {
+            make_run_id(eng, run_id_out);
+            q->run_id = str_n(run_id_out, UUID_TEXT_LEN);
+            q->fresh_id = true;
+        } else if (q->run_id.len <= ID_BYTES_MAX) {
+            memcpy(run_id_out, q->run_id.ptr, q->run_id.len);
+            run_id_out[q->run_id.len] = 0;
+        }
+        st = check_context(eng, q, &start->adapter, &err);
+        r = st == ST_OK ? engine_resident(eng, q->run_id) : NULL;
+        bool asked = r && r->stage == STAGE_LOADING && r->read && !r->read->begun;
+        if (asked && r->purpose == LOAD_LOOK) { /* an answer is on its way, but may be too old for this */
+            r->start = start;
+            r->purpose = LOAD_START;
+            r->stale = true;
+            return;
+        }
+        if (r && r->last_seq == 0)
+            st = error_at(&err, REASON_RUN_STARTING, "/runId", "the run is being started");
+    }
+    if (st == ST_OK && r) {
+        start_resident(r, start);
+        return;
+    }
+    if (st == ST_OK && !(r = run_new(eng, start->request.run_id, &err))) st = ST_RETRY;
+    if (st == ST_OK) start->request.run_id = r->run_id;
+    bool limits = eng->options.tenant_active_max > 0 || eng->options.plan_active_max > 0;
+    if (st == ST_OK && start->request.fresh_id && !limits) {
+        launch(r, start); /* should the id be in use all the same, the ledger refuses the commit */
+        mem_free(start);
+        return;
+    }
+    if (st == ST_OK) {
+        r->start = start;
+        r->purpose = LOAD_START;
+        st = run_ask(r, 0, &err);
+        if (st == ST_OK) return;
+        r->start = NULL;
+        run_drop(r, st, &err);
+    }
+    mem_free(start);
     if (done) done(context, st, &err);
 }

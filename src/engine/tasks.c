@@ -376,96 +376,87 @@ void tasks_deadlines(struct engine *eng, int64_t now_us) {
 
 /* ---- while a worker has it ---- */
 
-static status find_task(struct engine *eng, const struct task_ref *ref, struct engine_run **run,
-                        uint32_t *step, struct error *err) {
-    struct engine_run *r = engine_resident(eng, ref->run_id);
-    status st = ref->tenant_id.ptr ? run_belongs(eng, ref->run_id, ref->tenant_id, err) : ST_OK;
-    if (st == ST_OK && !r) {
-        st = run_load(eng, ref->run_id, &r, err);
-        if (st == ST_OK && r) {
-            run_drive(r); /* it may have more to do than this */
-            r = engine_resident(eng, ref->run_id);
-        }
-    }
-    if (st != ST_OK) return st;
-    if (!r) return error_at(err, REASON_LEASE_LOST, "", "the run is finished");
-    if (!run_has_flow(r))
-        return error_at(err, REASON_RUN_LOADING, "", "the run is being loaded: try again");
-    if (!r->plan) /* it can only end */
-        return error_at(err, REASON_LEASE_LOST, "", "the run has lost its plan");
-    int64_t i = plan_find(r->plan, ref->step_id);
+static status lease_lost(struct error *err, const char *why) {
+    return error_at(err, REASON_LEASE_LOST, "", "%s", why);
+}
+
+/* A caller of another tenant cannot tell such a run from one that is not there. */
+status tasks_find(const struct engine_run *r, const struct news_task *t, uint32_t *step,
+                  struct error *err) {
+    if (t->tenant_id.ptr && !str_eq(t->tenant_id, r->ids.tenant_id))
+        return run_not_found(r->run_id, err);
+    if (run_is_final(r->flow.run.head.status)) return lease_lost(err, "the run is finished");
+    if (!r->plan) return lease_lost(err, "the run has lost its plan"); /* it can only end */
+    int64_t i = plan_find(r->plan, t->step_id);
     if (i < 0)
         return error_at(err, REASON_STEP_NOT_FOUND, "", "the run has no step \"%.*s\"",
-                        STR_ARG(ref->step_id));
-    *run = r;
+                        STR_ARG(t->step_id));
     *step = (uint32_t)i;
     return ST_OK;
 }
 
-/* A worker has it, with this very lease. */
-static status find_held(struct engine *eng, const struct task_ref *ref, struct engine_run **run,
-                        uint32_t *step, struct error *err) {
-    status st = find_task(eng, ref, run, step, err);
-    if (st != ST_OK) return st;
-    ASSERT(*run);
-    const struct flow_step *s = &(*run)->flow.steps[*step];
-    if (s->phase != FLOW_OPEN || s->attempt != ref->attempt || (int64_t)s->leases != ref->lease ||
+status tasks_serve(struct engine_run *r, const struct news *n, uint32_t step, int64_t now_us,
+                   struct error *err) {
+    const struct news_task *t = &n->task;
+    const struct flow_step *s = &r->flow.steps[step];
+    if (s->phase != FLOW_OPEN || s->attempt != t->attempt || (int64_t)s->leases != t->lease ||
         s->lease_us == 0)
-        return error_at(err, REASON_LEASE_LOST, "",
-                        "this lease is over: another has the task, or it is finished");
-    return ST_OK;
+        return lease_lost(err, "this lease is over: another has the task, or it is finished");
+    if (n->kind == NEWS_HEARTBEAT) {
+        *t->until_us = now_us + t->lease_ms * 1000;
+        return flow_extend_lease(&r->flow, step, *t->until_us, err);
+    }
+    if (flow_task_is_free(&r->flow, step, now_us)) return lease_lost(err, "this lease has run out");
+    return fill_task(r, step, t->arena, t->task, err);
 }
 
-status engine_task_again(struct engine *eng, const struct task_ref *ref, struct arena *arena,
-                         struct task *out, struct error *err) {
+/* News from a worker about its task: to the run, which may have to be read first. */
+static void tell_task(struct engine *eng, const struct task_ref *ref, struct news *news,
+                      const struct engine_caller *caller, status st, struct error *err) {
     struct engine_run *r = NULL;
-    uint32_t step = 0;
-    status st = find_held(eng, ref, &r, &step, err);
-    if (st == ST_OK && flow_task_is_free(&r->flow, step, eng->ports.now_us(eng->ports.context)))
-        st = error_at(err, REASON_LEASE_LOST, "", "this lease has run out");
-    return st == ST_OK ? fill_task(r, step, arena, out, err) : st;
+    struct news *n = NULL;
+    news->task.step_id = ref->step_id;
+    news->task.tenant_id = ref->tenant_id;
+    news->task.attempt = ref->attempt;
+    news->task.lease = ref->lease;
+    news->riders = caller->riders;
+    news->done = caller->done;
+    news->context = caller->context;
+    if (st == ST_OK && caller->actor.len > ACTOR_BYTES_MAX)
+        st = error_at(err, REASON_CONTEXT_INVALID, "/actor", "an actor has at most %d bytes",
+                      ACTOR_BYTES_MAX);
+    if (st == ST_OK && !(n = news_new(news))) st = no_memory(err);
+    if (st == ST_OK) st = run_want(eng, ref->run_id, &r, err);
+    if (st == ST_OK) {
+        run_push(r, n);
+        return;
+    }
+    mem_free(n);
+    if (caller->done) caller->done(caller->context, st, err);
 }
 
-status engine_heartbeat(struct engine *eng, const struct task_ref *ref, int64_t lease_ms,
-                        int64_t *until_us, struct error *err) {
-    struct engine_run *r = NULL;
-    uint32_t step = 0;
-    status st = check_lease(lease_ms, err);
-    if (st == ST_OK) st = find_held(eng, ref, &r, &step, err);
-    if (st != ST_OK) return st;
-    *until_us = eng->ports.now_us(eng->ports.context) + lease_ms * 1000;
-    st = flow_extend_lease(&r->flow, step, *until_us, err);
-    if (st == ST_OK) run_timer(r, flow_due(&r->flow));
-    return st;
+void engine_task_again(struct engine *eng, const struct task_ref *ref, struct arena *arena,
+                       struct task *out, const struct engine_caller *caller) {
+    struct error err = {0};
+    struct news news = {.kind = NEWS_TASK_AGAIN, .task = {.arena = arena, .task = out}};
+    tell_task(eng, ref, &news, caller, ST_OK, &err);
+}
+
+void engine_heartbeat(struct engine *eng, const struct task_ref *ref, int64_t lease_ms,
+                      int64_t *until_us, const struct engine_caller *caller) {
+    struct error err = {0};
+    struct news news = {.kind = NEWS_HEARTBEAT,
+                        .task = {.lease_ms = lease_ms, .until_us = until_us}};
+    status st = check_lease(lease_ms, &err);
+    tell_task(eng, ref, &news, caller, st, &err);
 }
 
 void engine_task_done(struct engine *eng, const struct task_ref *ref, const struct outcome *outcome,
                       const struct engine_caller *caller) {
-    struct engine_run *r = NULL;
     struct error err = {0};
-    uint32_t step = 0;
-    struct news *n = NULL;
-    status st = ST_OK;
-    if (caller->actor.len > ACTOR_BYTES_MAX)
-        st = error_at(&err, REASON_CONTEXT_INVALID, "/actor", "an actor has at most %d bytes",
-                      ACTOR_BYTES_MAX);
-    if (st == ST_OK) st = find_task(eng, ref, &r, &step, &err);
-    if (st == ST_OK) {
-        struct news news = {.kind = NEWS_RESULT,
-                            .result = {.step = step,
-                                       .attempt = ref->attempt,
-                                       .lease = ref->lease,
-                                       .outcome = *outcome},
-                            .riders = caller->riders,
-                            .done = caller->done,
-                            .context = caller->context};
-        news.result.outcome.actor = caller->actor;
-        if (!(n = news_new(&news))) st = no_memory(&err);
-    }
-    if (n)
-        run_push(r, n);
-    else if (caller->done)
-        caller->done(caller->context, st, &err);
+    struct news news = {.kind = NEWS_TASK_DONE, .task = {.outcome = *outcome}};
+    news.task.outcome.actor = caller->actor;
+    tell_task(eng, ref, &news, caller, ST_OK, &err);
 }
 
 /* ---- the end ---- */

@@ -18,7 +18,6 @@
 #include "ledger/bridge.h"
 #include "ledger/readers.h"
 
-#define MEND_EVERY_NS ((int64_t)1000000000)
 
 struct host_task { /* something of the node's own at the ledger thread; one at a time of each kind
                     */
@@ -44,7 +43,6 @@ struct host {
     struct bridge *bridge; /* from this loop to the ledger thread and back */
     struct readers *readers; /* lent to the API, too */
     struct ledger *reader;
-    int64_t mended_ns; /* when it was reopened last; 0: never */
     struct executor *executor;
     struct host_effects *effects;
     struct host_providers *providers; /* NULL: none */
@@ -182,51 +180,73 @@ static void port_random(void *context, void *out, size_t n) {
     random_bytes(out, n);
 }
 
-/* After a query. Unlike the writer, a reader does not reopen its connection by itself: without this
- * a node whose store was away for a moment could carry out nothing more. Not oftener than once a
- * second, for a store that stays away. */
-static status has_read(struct host *h, status st) {
-    struct error err;
-    int64_t now = clock_mono_ns();
-    if (st != ST_RETRY || (h->mended_ns > 0 && now - h->mended_ns < MEND_EVERY_NS)) return st;
-    h->mended_ns = now;
-    if (ledger_reopen_reader(h->reader, &err) != ST_OK)
-        LOG(LOG_WARN, "could not read the ledger", LOG_S("error", str_c(err.msg)));
+/* ---- reading ---- */
+
+static status read_run(struct host *h, struct engine_read *read, struct ledger *reader,
+                       struct error *err) {
+    struct engine_loaded *loaded = &read->loaded;
+    struct lease owner = {0};
+    status st = ledger_find_run(reader, read->run_id, &read->arena, &loaded->info, err);
+    if (st == ST_OK) st = lease_owner(reader, loaded->info.run_no, &loaded->held, &owner, err);
+    loaded->ours = loaded->held && owner.node_no == h->lease.node_no;
+    loaded->epoch = owner.epoch;
+    if (st == ST_OK)
+        st = ledger_walk_run(reader, &loaded->info, read->after_seq, engine_read_row, read, err);
     return st;
 }
 
-static status port_load(void *context, str run_id, struct arena *arena,
-                        struct engine_loaded *loaded, struct error *err) {
-    struct host *h = context;
-    struct lease owner = {0};
-    status st = ledger_find_run(h->reader, run_id, arena, &loaded->info, err);
-    if (st == ST_OK) st = lease_owner(h->reader, loaded->info.run_no, &loaded->held, &owner, err);
-    loaded->ours = loaded->held && owner.node_no == h->lease.node_no;
-    loaded->epoch = owner.epoch;
-    if (st == ST_OK && h->effects && loaded->held == loaded->ours)
-        host_effects_mind(h->effects, run_id);
-    return has_read(h, st);
+static status read_counts(struct engine_read *read, struct ledger *reader, struct error *err) {
+    status st = lease_active(reader, read->tenant_id, STR_NONE, &read->tenant_active, err);
+    return st == ST_OK
+               ? lease_active(reader, read->tenant_id, read->plan_id, &read->plan_active, err)
+               : st;
 }
 
-static status port_walk(void *context, const struct engine_loaded *loaded, int64_t after_seq,
-                        ledger_walk walk, void *walk_context, struct error *err) {
-    struct host *h = context;
-    return has_read(h,
-                    ledger_walk_run(h->reader, &loaded->info, after_seq, walk, walk_context, err));
+static status do_read(struct reader_job *job, struct ledger *reader, struct error *err) {
+    struct engine_read *read = CONTAINER_OF(job, struct engine_read, job);
+    struct host *h = read->port; /* of it only what never changes */
+    if (read->kind != READ_RUN)
+        return lease_due(reader, h->lease.node_no, &read->range, &read->arena, &read->runs, err);
+    status st = read_run(h, read, reader, err);
+    if (!read->wants_counts || (st != ST_OK && st != ST_NOT_FOUND)) return st;
+    struct error failed;
+    status counted = read_counts(read, reader, &failed);
+    if (counted != ST_OK) *err = failed;
+    return counted == ST_OK ? st : counted;
 }
 
-static status port_due(void *context, const struct lease_range *range, struct arena *arena,
-                       struct lease_runs *out, struct error *err) {
-    struct host *h = context;
-    return has_read(h, lease_due(h->reader, h->lease.node_no, range, arena, out, err));
+static void plan_came(void *context, status code, const struct error *err) {
+    struct engine_read *read = context;
+    struct host *h = read->port;
+    read->plan_code = code;
+    if (code != ST_OK) read->plan_err = *err;
+    engine_read_done(h->engine, read);
 }
 
-static status port_active(void *context, str tenant_id, str plan_id, int64_t *tenant, int64_t *plan,
-                          struct error *err) {
+/* The rows are here. The plan that they were launched with comes next. */
+static void has_read(struct reader_job *job) {
+    struct engine_read *read = CONTAINER_OF(job, struct engine_read, job);
+    struct host *h = read->port;
+    const struct engine_loaded *loaded = &read->loaded;
+    struct plan_ref ref = {0};
+    read->code = job->code;
+    read->err = job->err;
+    bool found = read->kind == READ_RUN && read->code == ST_OK;
+    if (found && h->effects && loaded->held == loaded->ours)
+        host_effects_mind(h->effects, read->run_id);
+    if (found && loaded->ours && read->after_seq == 0 && read->row_count > 0 &&
+        !run_is_final(loaded->info.head.status) &&
+        engine_launch_ref(&read->rows[0], &read->arena, &ref))
+        host_plans_prefetch(h->plans, loaded->info.tenant_id, &ref, plan_came, read);
+    else
+        engine_read_done(h->engine, read);
+}
+
+static void port_read(void *context, struct engine_read *read) {
     struct host *h = context;
-    status st = lease_active(h->reader, tenant_id, STR_NONE, tenant, err);
-    if (st == ST_OK) st = lease_active(h->reader, tenant_id, plan_id, plan, err);
-    return has_read(h, st);
+    read->port = h;
+    read->job = (struct reader_job){.work = do_read, .done = has_read};
+    readers_submit(h->readers, &read->job);
 }
 
 static void port_start(void *context, struct attempt *attempt) {
@@ -312,10 +332,9 @@ static void port_wake_at(void *context, int64_t us) {
 /* ---- plans ---- */
 
 /* Nodes that share a database share the plans that were put into it, each for its tenant. */
-static status stored_plan(void *context, str tenant_id, const uint8_t sha256[SHA256_LEN],
+static status stored_plan(struct ledger *reader, str tenant_id, const uint8_t sha256[SHA256_LEN],
                           struct arena *arena, str *bytes, struct error *err) {
-    struct host *h = context;
-    return has_read(h, access_plan_get(h->reader, tenant_id, sha256, arena, bytes, err));
+    return access_plan_get(reader, tenant_id, sha256, arena, bytes, err);
 }
 
 static status port_plan(void *context, str tenant_id, const struct plan_ref *ref,
@@ -332,6 +351,45 @@ static void port_plan_done(void *context, const struct plan *plan) {
 void host_prefetch(struct host *h, str tenant_id, const struct plan_ref *ref, host_fetched done,
                    void *context) {
     host_plans_prefetch(h->plans, tenant_id, ref, done, context);
+}
+
+struct starting { /* waits for its plan */
+    struct host *host;
+    struct start_request request; /* texts are the caller's, until `done` */
+    char *run_id_out;
+    engine_done done;
+    void *context;
+    struct error plan_error;
+};
+
+static void start_answered(void *context, status code, const struct error *err) {
+    struct starting *s = context;
+    if (s->done) s->done(s->context, code, err);
+    mem_free(s);
+}
+
+static void start_now(void *context, status code, const struct error *err) {
+    struct starting *s = context;
+    if (code != ST_OK) s->plan_error = *err;
+    if (code != ST_OK) s->request.plan_error = &s->plan_error;
+    engine_start(host_engine(s->host), &s->request, s->run_id_out, start_answered, s);
+}
+
+void host_start(struct host *h, const struct start_request *request, char *run_id_out,
+                engine_done done, void *context) {
+    struct error err = {0};
+    struct starting *s = mem_alloc(sizeof(*s));
+    if (!s) {
+        error_set(&err, ST_RETRY, "host: out of memory");
+        if (done) done(context, ST_RETRY, &err);
+        return;
+    }
+    *s = (struct starting){.host = h,
+                           .request = *request,
+                           .run_id_out = run_id_out,
+                           .done = done,
+                           .context = context};
+    host_prefetch(h, request->tenant_id, &request->ref, start_now, s);
 }
 
 /* ---- opening ---- */
@@ -387,12 +445,9 @@ static status open_engine(struct host *h, struct error *err) {
                                  .now_us = port_now,
                                  .random = port_random,
                                  .append = port_append,
-                                 .load = port_load,
-                                 .walk = port_walk,
-                                 .due = port_due,
+                                 .read = port_read,
                                  .plan = port_plan,
                                  .plan_done = port_plan_done,
-                                 .active = port_active,
                                  .start = port_start,
                                  .stop = port_stop,
                                  .leave = port_leave,
@@ -514,15 +569,14 @@ status host_open(uv_loop_t *loop, const struct host_options *options, struct hos
                                      .guard = options->guard,
                                      .endpoints = options->endpoints,
                                      .endpoint_count = options->endpoint_count,
-                                     .stored = stored_plan,
-                                     .stored_context = h};
+                                     .stored = stored_plan};
     open_handles(h);
     struct local_options local = {.data_dir = h->options.data_dir,
                                   .secrets_dir = h->options.secrets_dir,
                                   .guard = options->guard,
                                   .kill_grace_ms = options->kill_grace_ms};
-    status st = host_plans_open(loop, &h->source, &h->plans, err);
-    if (st == ST_OK) st = open_store(h, err);
+    status st = open_store(h, err);
+    if (st == ST_OK) st = host_plans_open(loop, &h->source, h->readers, &h->plans, err);
     if (st == ST_OK) {
         int orphans = local_kill_orphans(h->options.data_dir);
         if (orphans > 0)
@@ -600,8 +654,8 @@ static void on_closed(uv_handle_t *handle) {
 void host_close(struct host *h) {
     if (!h) return;
     h->closing = true;
-    host_plans_halt(h->plans);
     if (h->engine) engine_halt(h->engine);
+    host_plans_halt(h->plans);
     host_effects_halt(h->effects);
     bridge_halt(h->bridge);
     readers_halt(h->readers);

@@ -77,6 +77,10 @@ MUST_CHECK status host_open(uv_loop_t *loop, const struct host_options *options,
 typedef void (*host_fetched)(void *context, status code, const struct error *err);
 void host_prefetch(struct host *host, str tenant_id, const struct plan_ref *ref, host_fetched done,
                    void *context);
+/* Fetches the plan, then starts the run: engine_start(), whose answers these are. `run_id_out` is written when the
+ * plan is there: it lives until `done`. */
+void host_start(struct host *host, const struct start_request *request, char *run_id_out,
+                engine_done done, void *context);
 /* Tells what was committed, after the owner's own observer. At most HOST_WATCHERS_MAX, and for as
  * long as the host lives. */
 enum { HOST_WATCHERS_MAX = 4 };

@@ -1,3 +1,5 @@
+/* host/plans.c: the plans of the runs in memory, each kept once, and those that are on their way: over the
+ * network, or by a thread that reads the store or a large file. */
 #include "host/plans.h"
 
 #include "base/limits.h"
@@ -39,6 +41,8 @@ struct fetch { /* a plan on its way */
     struct plan_request ask;
     struct client_call *call; /* NULL: a thread reads it */
     uv_work_t work;
+    const struct plan_source *source; /* for the job, which may outlive its owner's interest */
+    struct reader_job job;            /* it is looked for in the store */
     struct arena scratch, arena; /* the reference and the bytes; the plan */
     struct plan_local came;
     struct plan *plan;
@@ -49,6 +53,7 @@ struct fetch { /* a plan on its way */
 struct host_plans {
     uv_loop_t *loop;
     const struct plan_source *source;
+    struct readers *readers; /* of the store; NULL: the source has none */
     struct client *client; /* NULL until the first fetch */
     struct host_plan *slots[HOST_PLANS_MAX];
     int64_t clock;
@@ -174,21 +179,6 @@ static status keep(struct host_plans *p, str tenant_id, const struct plan_ref *r
     return allow(slot, tenant_id, open, err);
 }
 
-static status get(struct host_plans *p, str tenant_id, const struct plan_ref *ref,
-                  struct host_plan **out, struct error *err) {
-    struct plan *plan = NULL;
-    struct arena arena;
-    bool open = false;
-    status st = find_kept(p, tenant_id, ref, out, err);
-    if (st != ST_OK || *out) return st;
-    arena_init(&arena, (size_t)16 * 1024, SIZE_MAX);
-    struct plan_wanted wanted = {.tenant_id = tenant_id, .ref = ref, .now_us = clock_wall_us()};
-    st = plan_source_fetch(p->source, &wanted, &arena, &open, &plan, err);
-    if (st == ST_OK) st = keep(p, tenant_id, ref, open, &arena, plan, out, err);
-    arena_release(&arena);
-    return st;
-}
-
 static bool pays(const struct host_plan *slot, str tenant_id) {
     return slot->refs > 0 && str_eq(str_n(slot->payer, slot->payer_len), tenant_id);
 }
@@ -207,19 +197,6 @@ static status charge(const struct host_plans *p, str tenant_id, struct host_plan
     ASSERT(tenant_id.len <= sizeof(slot->payer));
     memcpy(slot->payer, tenant_id.ptr, tenant_id.len);
     slot->payer_len = tenant_id.len;
-    return ST_OK;
-}
-
-status host_plans_get(struct host_plans *p, str tenant_id, const struct plan_ref *ref,
-                      const struct plan **out, struct error *err) {
-    struct host_plan *slot = NULL;
-    status st = get(p, tenant_id, ref, &slot, err);
-    if (st != ST_OK) return st;
-    ASSERT(slot);
-    if (slot->refs == 0) st = charge(p, tenant_id, slot, err);
-    if (st != ST_OK) return st;
-    slot->refs++;
-    *out = slot->plan;
     return ST_OK;
 }
 
@@ -379,10 +356,39 @@ static status begin_remote(struct host_plans *p, struct fetch *f, struct error *
                        : st;
 }
 
-/* *wait false: it was small, and is kept. */
+static status look_in_store(struct reader_job *job, struct ledger *reader, struct error *err) {
+    struct fetch *f = CONTAINER_OF(job, struct fetch, job);
+    struct plan_wanted wanted = {.tenant_id = f->tenant_id, .ref = &f->ref, .reader = reader};
+    status st = plan_source_local(f->source, &wanted, PLAN_BYTES_MAX, &f->scratch, &f->came, err);
+    if (st != ST_OK) return st;
+    read_bytes(f);
+    if (f->code != ST_OK) *err = f->err;
+    return f->code;
+}
+
+static void store_told(struct reader_job *job) {
+    struct fetch *f = CONTAINER_OF(job, struct fetch, job);
+    if (!f->owner) { /* the host is closing: nobody waits */
+        fetch_free(f);
+        return;
+    }
+    f->code = job->code;
+    f->err = job->err;
+    keep_plan(f->owner, f);
+    fetch_end(f, f->code, &f->err);
+}
+
+/* *wait false: it is in the folder, small, and now kept. */
 static status begin_local(struct host_plans *p, struct fetch *f, bool *wait, struct error *err) {
     struct plan_wanted wanted = {.tenant_id = f->tenant_id, .ref = &f->ref};
     status st = plan_source_local(p->source, &wanted, HOST_PLAN_SMALL, &f->scratch, &f->came, err);
+    if (st == ST_NOT_FOUND && p->source->stored && p->readers) {
+        *wait = true;
+        f->source = p->source;
+        f->job = (struct reader_job){.work = look_in_store, .done = store_told};
+        readers_submit(p->readers, &f->job);
+        return ST_OK;
+    }
     if (st != ST_OK) return st;
     *wait = !f->came.bytes.ptr || f->came.bytes.len > HOST_PLAN_SMALL;
     if (*wait) {
@@ -448,14 +454,38 @@ void host_plans_prefetch(struct host_plans *p, str tenant_id, const struct plan_
     if (!wait) done(context, st, &err);
 }
 
+static void nobody_waits(void *context, status code, const struct error *err) {
+    UNUSED(context);
+    UNUSED(code);
+    UNUSED(err);
+}
+
+status host_plans_get(struct host_plans *p, str tenant_id, const struct plan_ref *ref,
+                      const struct plan **out, struct error *err) {
+    struct host_plan *slot = NULL;
+    bool wait = false;
+    status st = find_kept(p, tenant_id, ref, &slot, err);
+    if (st == ST_OK && !slot) st = look(p, tenant_id, ref, nobody_waits, NULL, &wait, err);
+    if (st == ST_OK && wait)
+        st = error_set(err, ST_RETRY, "the plan is being fetched: it is there in a moment");
+    if (st == ST_OK && !slot) st = find_kept(p, tenant_id, ref, &slot, err);
+    if (st == ST_OK && !slot) st = error_set(err, ST_RETRY, "there is no room for the plan");
+    if (st == ST_OK && slot->refs == 0) st = charge(p, tenant_id, slot, err);
+    if (st != ST_OK) return st;
+    slot->refs++;
+    *out = slot->plan;
+    return ST_OK;
+}
+
 /* ---- opening and closing ---- */
 
-status host_plans_open(uv_loop_t *loop, const struct plan_source *source, struct host_plans **out,
-                       struct error *err) {
+status host_plans_open(uv_loop_t *loop, const struct plan_source *source, struct readers *readers,
+                       struct host_plans **out, struct error *err) {
     struct host_plans *p = mem_alloc(sizeof(*p));
     if (!p) return no_memory(err);
     p->loop = loop;
     p->source = source;
+    p->readers = readers;
     *out = p;
     return ST_OK;
 }

@@ -12,12 +12,14 @@
 #pragma once
 
 #include "host/host.h"
+#include "ledger/readers.h"
 
 struct host_plans;
 
 /* `source` is borrowed. */
 MUST_CHECK status host_plans_open(uv_loop_t *loop, const struct plan_source *source,
-                                  struct host_plans **out, struct error *err);
+                                  struct readers *readers, struct host_plans **out,
+                                  struct error *err);
 /* The tenant's plan, kept until as many host_plans_done(). One that is not there yet is fetched,
  * and waited for. ST_LIMIT with PLANS_TOO_MANY: runs have all that can be kept; or with
  * TENANT_PLANS_TOO_MANY: the tenant's have its share. */

@@ -202,6 +202,8 @@ enum happening {
     HAP_LAND,
     HAP_REPLY,
     HAP_ANSWER,
+    HAP_READ,      /* the store is read, */
+    HAP_READ_BACK, /* and the node hears of it */
     HAP_RENEW,
     HAP_LOOK, /* a node's */
     HAP_CRASH,
@@ -291,6 +293,7 @@ size_t sim_store_woken(struct world *w, struct sim_node *n, struct sim_run **out
 void sim_node_ports(struct sim_node *n, struct engine_ports *out);
 void sim_commit_land(struct world *w, struct sim_commit *c);
 void sim_commit_reply(struct world *w, struct sim_commit *c);
+void sim_read_take(struct world *w, struct sim_node *n, struct engine_read *read);
 void sim_attempt_answer(struct world *w, struct sim_attempt *a);
 /* Whatever is under way when the node's memory is dropped. */
 void sim_commits_drop(struct world *w, struct sim_node *n);

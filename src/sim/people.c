@@ -15,6 +15,7 @@ struct sim_op { /* one request on its way through an engine */
     struct sim_task *task;
     uuid signal;
     enum signal_kind signal_kind;
+    int64_t until_us; /* of a heartbeat */
     bool answered, again;
 };
 
@@ -432,6 +433,20 @@ static void task_done(void *context, status code, const struct error *err) {
                     (long long)t->attempt);
 }
 
+static void heartbeat_done(void *context, status code, const struct error *err) {
+    struct sim_op *op = context;
+    struct world *w = op->w;
+    struct sim_task *t = op->task;
+    (void)op_answered(op);
+    if (w->closing) return;
+    if (!w->crashing)
+        sim_world_trace(w, "heartbeat of %s %s#%lld lease %lld: %s", t->run->run_id, t->step_id,
+                        (long long)t->attempt, (long long)t->lease, reason_of(code, err));
+    if (code == ST_CONFLICT) return; /* somebody else has it: stop working */
+    int64_t next = w->now_us + t->lease_ms * 1000 / 3;
+    sim_world_at(w, next < t->finish_us ? next : t->finish_us, HAP_TASK, 0, 0, t);
+}
+
 void sim_worker_task(struct world *w, struct sim_task *t) {
     struct sim_node *n = &w->nodes[t->node];
     struct task_ref ref = {.run_id = str_c(t->run->run_id),
@@ -444,14 +459,10 @@ void sim_worker_task(struct world *w, struct sim_task *t) {
         return;
     }
     if (t->heartbeats && w->now_us < t->finish_us) {
-        int64_t until = 0;
-        struct error err = {0};
-        status st = engine_heartbeat(n->engine, &ref, t->lease_ms, &until, &err);
-        sim_world_trace(w, "heartbeat of %s %s#%lld lease %lld: %s", t->run->run_id, t->step_id,
-                        (long long)t->attempt, (long long)t->lease, reason_of(st, &err));
-        if (st == ST_CONFLICT) return; /* somebody else has it: stop working */
-        int64_t next = w->now_us + t->lease_ms * 1000 / 3;
-        sim_world_at(w, next < t->finish_us ? next : t->finish_us, HAP_TASK, 0, 0, t);
+        struct sim_op *op = op_new(w, OP_TASK, t->run);
+        op->task = t;
+        engine_heartbeat(n->engine, &ref, t->lease_ms, &op->until_us,
+                         &(struct engine_caller){.done = heartbeat_done, .context = op});
         return;
     }
     char output[160];

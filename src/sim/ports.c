@@ -169,73 +169,42 @@ static bool read_fails(struct sim_node *n, const char *what, struct error *err) 
     return true;
 }
 
-static status port_load(void *context, str run_id, struct arena *arena,
-                        struct engine_loaded *loaded, struct error *err) {
-    struct sim_node *n = context;
-    UNUSED(arena); /* the store's texts live longer */
-    if (read_fails(n, "a load", err)) return ST_RETRY;
-    const struct sim_run *run = sim_find_run(n->world, run_id);
-    if (!run || !run->exists) return error_set(err, ST_NOT_FOUND, "no such run");
-    const struct event *e = &run->records[0].rec.event;
-    *loaded = (struct engine_loaded){.info = {.run_no = run->run_no,
-                                              .run_id = e->run_id,
-                                              .tenant_id = e->tenant_id,
-                                              .project_id = e->project_id,
-                                              .environment_id = e->environment_id,
-                                              .plan_id = e->plan_id,
-                                              .plan_version = e->plan_version,
-                                              .head = run->run.head},
-                                     .held = run->held,
-                                     .ours = run->held && run->node_no == n->lease.node_no,
-                                     .epoch = run->epoch};
-    return ST_OK;
-}
-
-/* What a record points to is borrowed: it is spoilt after each call. */
-static status walk_one(const struct event_record *rec, ledger_walk walk, void *walk_context,
-                       bool *stop, struct error *err) {
-    struct event_record copy = *rec;
-    struct event *e = &copy.event;
-    size_t size = e->subject.len + e->payload.len + copy.actor.len + 1;
-    char *mem = mem_alloc(size);
-    ASSERT(mem);
-    char *at = mem;
-    str *texts[] = {&e->subject, &e->payload, &copy.actor};
-    for (size_t i = 0; i < COUNT_OF(texts); i++) {
-        if (!texts[i]->ptr) continue;
-        memcpy(at, texts[i]->ptr, texts[i]->len);
-        *texts[i] = str_n(at, texts[i]->len);
-        at += texts[i]->len;
-    }
-    e->tenant_id = e->project_id = e->environment_id = e->plan_id = e->plan_version = STR_NONE;
-    status st = walk(walk_context, &copy, stop, err);
-    memset(mem, 0xdd, size);
-    mem_free(mem);
-    return st;
-}
-
-static status port_walk(void *context, const struct engine_loaded *loaded, int64_t after_seq,
-                        ledger_walk walk, void *walk_context, struct error *err) {
-    struct sim_node *n = context;
-    struct sim_run *run = sim_find_run(n->world, loaded->info.run_id);
-    status st = ST_OK;
-    bool stop = false;
-    for (size_t i = 0; i < run->count && st == ST_OK && !stop; i++) {
-        if (run->records[i].rec.seq <= after_seq) continue;
-        if (i % 8 == 7 && read_fails(n, "a walk", err)) return ST_RETRY;
-        st = walk_one(&run->records[i].rec, walk, walk_context, &stop, err);
-    }
-    for (size_t i = 0; i < run->signal_count; i++)
-        run->signals[i].read = true;
-    return st;
-}
-
-static status port_due(void *context, const struct lease_range *range, struct arena *arena,
-                       struct lease_runs *out, struct error *err) {
-    struct sim_node *n = context;
+static void read_run(struct sim_node *n, struct engine_read *read) {
     struct world *w = n->world;
-    if (read_fails(n, "a look for runs", err)) return ST_RETRY;
-    *out = (struct lease_runs){.items = arena_alloc(arena, RUNS_MAX * sizeof(*out->items))};
+    struct sim_run *run = sim_find_run(w, read->run_id);
+    bool stop = false;
+    if (!run || !run->exists) {
+        read->code = error_set(&read->err, ST_NOT_FOUND, "no such run");
+        return;
+    }
+    const struct event *e = &run->records[0].rec.event;
+    read->loaded = (struct engine_loaded){.info = {.run_no = run->run_no,
+                                                   .run_id = e->run_id,
+                                                   .tenant_id = e->tenant_id,
+                                                   .project_id = e->project_id,
+                                                   .environment_id = e->environment_id,
+                                                   .plan_id = e->plan_id,
+                                                   .plan_version = e->plan_version,
+                                                   .head = run->run.head},
+                                          .held = run->held,
+                                          .ours = run->held && run->node_no == n->lease.node_no,
+                                          .epoch = run->epoch};
+    for (size_t i = 0; i < run->count && read->code == ST_OK && !stop; i++) {
+        const struct event_record *rec = &run->records[i].rec;
+        if (rec->seq <= read->after_seq) continue;
+        /* A page may end anywhere. */
+        if (read->row_count > 2 && sim_rng_chance(&w->rng, 50)) stop = read->more = true;
+        if (!stop) read->code = engine_read_row(read, rec, &stop, &read->err);
+    }
+    for (size_t i = 0; i < run->signal_count && !read->more; i++)
+        run->signals[i].read = true;
+}
+
+static void read_runs(struct sim_node *n, struct engine_read *read) {
+    struct world *w = n->world;
+    const struct lease_range *range = &read->range;
+    struct lease_runs *out = &read->runs;
+    *out = (struct lease_runs){.items = arena_alloc(&read->arena, RUNS_MAX * sizeof(*out->items))};
     for (int64_t no = range->after + 1; no <= w->next_run_no && out->count < range->limit; no++) {
         for (uint32_t i = 0; i < w->run_count; i++) {
             const struct sim_run *run = w->runs[i];
@@ -247,7 +216,40 @@ static status port_due(void *context, const struct lease_range *range, struct ar
                 (struct lease_run){str_c(run->run_id), run->run_no, run->epoch};
         }
     }
-    return ST_OK;
+}
+
+static void count_active(struct sim_node *n, struct engine_read *read) {
+    read->tenant_active = read->plan_active = 0;
+    for (uint32_t i = 0; i < n->world->run_count; i++) {
+        const struct sim_run *run = n->world->runs[i];
+        enum run_status at = run->run.head.status;
+        if (!run->exists || (at != RUN_RUNNING && at != RUN_PAUSED)) continue;
+        if (!str_eq(run->tenant_id, read->tenant_id)) continue;
+        read->tenant_active++;
+        if (str_eq(run->plan->plan_id, read->plan_id)) read->plan_active++;
+    }
+}
+
+static int64_t read_time(struct world *w) {
+    bool slow = !w->calm && sim_rng_chance(&w->rng, w->rates.commit_slow);
+    return sim_rng_between(&w->rng, 10, slow ? 2 * SECOND : MS);
+}
+
+/* The store is read at one time, and the answer comes at a later one. */
+static void port_read(void *context, struct engine_read *read) {
+    struct sim_node *n = context;
+    sim_world_at(n->world, n->world->now_us + read_time(n->world), HAP_READ, n->index, 0, read);
+}
+
+void sim_read_take(struct world *w, struct sim_node *n, struct engine_read *read) {
+    if (read_fails(n, "a read", &read->err))
+        read->code = ST_RETRY;
+    else if (read->kind == READ_RUN)
+        read_run(n, read);
+    else
+        read_runs(n, read);
+    if (read->wants_counts) count_active(n, read);
+    sim_world_at(w, w->now_us + read_time(w), HAP_READ_BACK, n->index, 0, read);
 }
 
 static status port_plan(void *context, str tenant_id, const struct plan_ref *ref,
@@ -273,22 +275,6 @@ static void port_plan_done(void *context, const struct plan *plan) {
     for (uint32_t i = 0; i < n->world->plan_count; i++) {
         if (n->world->plans[i].plan == plan) n->world->plans[i].refs--;
     }
-}
-
-static status port_active(void *context, str tenant_id, str plan_id, int64_t *tenant, int64_t *plan,
-                          struct error *err) {
-    struct sim_node *n = context;
-    if (read_fails(n, "counting runs", err)) return ST_RETRY;
-    *tenant = *plan = 0;
-    for (uint32_t i = 0; i < n->world->run_count; i++) {
-        const struct sim_run *run = n->world->runs[i];
-        enum run_status at = run->run.head.status;
-        if (!run->exists || (at != RUN_RUNNING && at != RUN_PAUSED)) continue;
-        if (!str_eq(run->tenant_id, tenant_id)) continue;
-        ++*tenant;
-        if (str_eq(run->plan->plan_id, plan_id)) ++*plan;
-    }
-    return ST_OK;
 }
 
 /* ---- the executor ---- */
@@ -438,12 +424,9 @@ void sim_node_ports(struct sim_node *n, struct engine_ports *out) {
                                  .now_us = port_now,
                                  .random = port_random,
                                  .append = port_append,
-                                 .load = port_load,
-                                 .walk = port_walk,
-                                 .due = port_due,
+                                 .read = port_read,
                                  .plan = port_plan,
                                  .plan_done = port_plan_done,
-                                 .active = port_active,
                                  .start = port_start,
                                  .stop = port_stop,
                                  .wake_at = port_wake_at,

@@ -295,6 +295,12 @@ static void happen(struct world *w, const struct happening_at *h) {
         if (a->attempt && a->turn == h->turn) sim_attempt_answer(w, a);
         return;
     }
+    case HAP_READ:
+        sim_read_take(w, n, h->what);
+        return;
+    case HAP_READ_BACK:
+        engine_read_done(n->engine, h->what);
+        return;
     case HAP_RENEW:
         node_renew(w, n);
         return;

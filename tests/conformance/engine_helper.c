@@ -126,7 +126,23 @@ static status wait_answer(struct bed *bed, struct answer *a, struct error *err) 
 status bed_start(struct bed *bed, const struct start_request *request, struct error *err) {
     char run_id[256];
     struct answer *a = ARENA_NEW(&bed->arena, struct answer);
-    engine_start(host_engine(bed->host), request, run_id, take_answer, a);
+    host_start(bed->host, request, run_id, take_answer, a);
+    return wait_answer(bed, a, err);
+}
+
+status bed_heartbeat(struct bed *bed, const struct task_ref *ref, int64_t lease_ms,
+                     int64_t *until_us, struct error *err) {
+    struct answer *a = ARENA_NEW(&bed->arena, struct answer);
+    engine_heartbeat(host_engine(bed->host), ref, lease_ms, until_us,
+                     &(struct engine_caller){.done = take_answer, .context = a});
+    return wait_answer(bed, a, err);
+}
+
+status bed_task_again(struct bed *bed, const struct task_ref *ref, struct task *out,
+                      struct error *err) {
+    struct answer *a = ARENA_NEW(&bed->arena, struct answer);
+    engine_task_again(host_engine(bed->host), ref, &bed->arena, out,
+                      &(struct engine_caller){.done = take_answer, .context = a});
     return wait_answer(bed, a, err);
 }
 

@@ -34,6 +34,11 @@ struct plan_ref bed_put(struct bed *bed, const char *plan_text);
 /* {tenant acme, project shop, environment prod} */
 struct start_request bed_request(struct bed *bed, const char *plan_text, const char *run_id);
 /* The answer to a start or a signal. */
+/* Waits for the answers. */
+MUST_CHECK status bed_heartbeat(struct bed *bed, const struct task_ref *ref, int64_t lease_ms,
+                                int64_t *until_us, struct error *err);
+MUST_CHECK status bed_task_again(struct bed *bed, const struct task_ref *ref, struct task *out,
+                                 struct error *err);
 status bed_start(struct bed *bed, const struct start_request *request, struct error *err);
 status bed_signal(struct bed *bed, const char *run_id, const char *name, const char *step,
                   const char *signal_id, struct error *err);

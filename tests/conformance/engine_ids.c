@@ -28,6 +28,8 @@ struct shop {
     size_t fate_count, tries;
     struct sent sent[SENT_MAX];
     struct engine_commit *under_way;
+    struct engine_read *asked[4];
+    size_t asked_count;
     enum fate fate;
     bool started;
 };
@@ -65,31 +67,33 @@ static void answer(struct shop *s) {
     engine_committed(s->engine, c);
 }
 
-static status load(void *context, str run_id, struct arena *arena, struct engine_loaded *loaded,
-                   struct error *err) {
+/* Questions wait until the next turn. */
+static void ask(void *context, struct engine_read *read) {
     struct shop *s = context;
+    CHECK(s->asked_count < COUNT_OF(s->asked));
+    s->asked[s->asked_count++] = read;
+}
+
+static void read_run(struct shop *s, struct engine_read *read) {
+    struct engine_loaded *loaded = &read->loaded;
+    struct ledger *l = s->c.ledger;
     struct lease owner = {0};
-    status st = ledger_find_run(s->c.ledger, run_id, arena, &loaded->info, err);
-    if (st == ST_OK) st = lease_owner(s->c.ledger, loaded->info.run_no, &loaded->held, &owner, err);
+    struct error *err = &read->err;
+    status st = ledger_find_run(l, read->run_id, &read->arena, &loaded->info, err);
+    if (st == ST_OK) st = lease_owner(l, loaded->info.run_no, &loaded->held, &owner, err);
     loaded->ours = loaded->held && owner.node_no == s->lease.node_no;
     loaded->epoch = owner.epoch;
-    return st;
+    if (st == ST_OK)
+        st = ledger_walk_run(l, &loaded->info, read->after_seq, engine_read_row, read, err);
+    read->code = st;
 }
 
-static status walk(void *context, const struct engine_loaded *loaded, int64_t after_seq,
-                   ledger_walk each, void *walk_context, struct error *err) {
-    struct shop *s = context;
-    return ledger_walk_run(s->c.ledger, &loaded->info, after_seq, each, walk_context, err);
-}
-
-static status due(void *context, const struct lease_range *range, struct arena *arena,
-                  struct lease_runs *out, struct error *err) {
-    UNUSED(context);
-    UNUSED(range);
-    UNUSED(arena);
-    UNUSED(err);
-    *out = (struct lease_runs){0};
-    return ST_OK;
+static void answer_reads(struct shop *s) {
+    while (s->asked_count > 0) {
+        struct engine_read *read = s->asked[--s->asked_count];
+        if (read->kind == READ_RUN) read_run(s, read); /* no run is due by itself here */
+        engine_read_done(s->engine, read);
+    }
 }
 
 static status plan(void *context, str tenant_id, const struct plan_ref *ref,
@@ -128,9 +132,7 @@ static void open_engine(struct shop *s) {
                                        .now_us = now,
                                        .random = give_random,
                                        .append = append,
-                                       .load = load,
-                                       .walk = walk,
-                                       .due = due,
+                                       .read = ask,
                                        .plan = plan,
                                        .plan_done = plan_done,
                                        .start = no_attempt,
@@ -161,6 +163,7 @@ static void shop_open(struct shop *s, str url, const enum fate *fates, size_t co
 /* Carries out what there is to do, time passing, until nothing is under way for a while. */
 static void turn(struct shop *s) {
     for (int i = 0; i < TRIES_MAX; i++) {
+        answer_reads(s);
         if (s->under_way) answer(s);
         s->now_us += 2000000;
         engine_tick(s->engine);
@@ -266,6 +269,7 @@ TEST_DB(engine_ids_survive_the_process) {
     CHECK(s.started && s.tries == 1);
     struct error err = {0};
     engine_close(s.engine);
+    s.asked_count = 0; /* what it asked for went with it */
     CHECK(lease_release(s.c.ledger, &s.lease, &err) == ST_OK, "%s", err.msg);
     fixture_reopen(&s.c);
     open_engine(&s);

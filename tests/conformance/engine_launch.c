@@ -107,7 +107,7 @@ TEST_DB(engine_makes_a_run_id_and_a_reference) {
     char id[ID_BYTES_MAX + 1] = "";
     struct started s = {0};
     struct start_request request = bed_request(&bed, WAIT_PLAN, NULL);
-    engine_start(host_engine(bed.host), &request, id, on_started, &s);
+    host_start(bed.host, &request, id, on_started, &s);
     while (!s.there)
         bed_turn(&bed, 5);
     uuid u;
@@ -581,7 +581,7 @@ TEST_DB(engine_admission_holds_under_a_crowd) {
         bed_request(&bed, PLAN(STEP("a", "sleep", ",\"durationMs\":50")), NULL);
     char ids[RUNS][ID_BYTES_MAX + 1];
     for (int i = 0; i < RUNS; i++)
-        engine_start(host_engine(bed.host), &request, ids[i], NULL, NULL);
+        host_start(bed.host, &request, ids[i], NULL, NULL);
     bed_wait_event(&bed, EVENT_RUN_COMPLETED, RUNS);
     int active = 0;
     int most = 0;

@@ -425,6 +425,7 @@ TEST_DB(engine_reads_large_plans_beside_its_work) {
     struct start_request q = request_of(&s.bed, "acme", text, "r");
     struct plan_ref folder = bed_put(&s.bed, large_plan(&s.bed, "2"));
     host_prefetch(s.bed.host, STR("acme"), &q.ref, on_fetched, &f[0]);
+    await(&s, &f[0]);
     CHECK(f[0].answers == 1 && f[0].err.reason == REASON_PLAN_NOT_FOUND);
     put_for(&s.bed, "acme", text);
     host_prefetch(s.bed.host, STR("acme"), &q.ref, on_fetched, &f[1]);
@@ -432,6 +433,7 @@ TEST_DB(engine_reads_large_plans_beside_its_work) {
     host_prefetch(s.bed.host, STR("globex"), &folder, on_fetched, &f[3]);
     host_prefetch(s.bed.host, STR("globex"), &q.ref, on_fetched, &f[4]);
     CHECK(f[1].answers == 0 && f[2].answers == 0 && f[3].answers == 0, "threads read them");
+    await(&s, &f[4]);
     CHECK(f[4].answers == 1 && f[4].err.reason == REASON_PLAN_NOT_FOUND);
     for (int i = 1; i <= 3; i++) {
         await(&s, &f[i]);
@@ -520,7 +522,7 @@ TEST(engine_plans_have_a_share_for_each_tenant) {
     snprintf(folder, sizeof folder, "%.*s/plans", STR_ARG(bed.data_dir));
     struct plan_source source = {.plans_folder = str_c(folder)};
     CHECK(uv_loop_init(&bed.loop) == 0);
-    CHECK(host_plans_open(&bed.loop, &source, &plans, &err) == ST_OK, "%s", err.msg);
+    CHECK(host_plans_open(&bed.loop, &source, NULL, &plans, &err) == ST_OK, "%s", err.msg);
     for (int i = 0; i <= ALL; i++)
         refs[i] = numbered(&bed, i);
     for (int i = 0; i < HALF; i++)

@@ -180,7 +180,7 @@ TEST_DB(engine_riders_are_taken_back_with_their_news) {
     run_sql(url, "ALTER TABLE ledger_audit RENAME TO hidden");
     struct start_request q = bed_request(&bed, WAIT_PLAN, "r");
     q.riders = pack(&l[0], "start", "x");
-    engine_start(host_engine(bed.host), &q, id, on_told, &t[0]);
+    host_start(bed.host, &q, id, on_told, &t[0]);
     struct signal s = {.name = STR("PAUSE")};
     engine_signal(host_engine(bed.host), STR("open"), &s,
                   &(struct engine_caller){.actor = STR("ann"),
@@ -214,7 +214,7 @@ TEST_DB(engine_riders_of_a_fenced_node_are_refused) {
     q.riders = pack(&l, "start", "x");
     char id[ID_BYTES_MAX + 1];
     struct told t = {0};
-    engine_start(host_engine(bed.host), &q, id, on_told, &t);
+    host_start(bed.host, &q, id, on_told, &t);
     for (int i = 0; i < 100 && !bed.lost; i++)
         bed_turn(&bed, 5);
     CHECK(bed.lost);
@@ -390,7 +390,7 @@ TEST_DB(engine_riders_say_whether_they_rode) {
 
 static status again(struct bed *bed, const struct task_ref *ref, struct task *out) {
     struct error err = {0};
-    status st = engine_task_again(host_engine(bed->host), ref, &bed->arena, out, &err);
+    status st = bed_task_again(bed, ref, out, &err);
     CHECK(st == ST_OK || (err.reason == REASON_LEASE_LOST), "%s", err.msg);
     return st;
 }
@@ -424,7 +424,7 @@ TEST_DB(engine_leases_leave_receipts) {
     struct task_ref other = ref;
     other.lease = 2;
     CHECK(again(&bed, &other, &same) == ST_CONFLICT);
-    CHECK(engine_heartbeat(host_engine(bed.host), &ref, 1, &until, &err) == ST_OK, "%s", err.msg);
+    CHECK(bed_heartbeat(&bed, &ref, 1, &until, &err) == ST_OK, "%s", err.msg);
     bed_turn(&bed, 20);
     CHECK(again(&bed, &ref, &same) == ST_CONFLICT); /* it ran out, and nobody has it */
     struct task next = take_task(&bed, 60000);      /* without a receipt */
@@ -444,7 +444,7 @@ static void check_not_found(struct bed *bed, const struct task_ref *ref, const c
     struct error err = {0};
     struct told t = {0};
     int64_t until = 0;
-    status st = engine_heartbeat(host_engine(bed->host), ref, 1000, &until, &err);
+    status st = bed_heartbeat(bed, ref, 1000, &until, &err);
     CHECK(st == ST_NOT_FOUND && err.reason == REASON_RUN_NOT_FOUND, "%s", err.msg);
     CHECK(strcmp(err.msg, message) == 0, "%s", err.msg);
     engine_task_done(host_engine(bed->host), ref, &(struct outcome){.ok = true, .output = STR("1")},
@@ -479,7 +479,7 @@ TEST_DB(engine_tasks_of_other_tenants_are_not_found) {
     check_not_found(&bed, &foreign, "there is no run \"r\"");
     engine_stats(host_engine(bed.host), &stats);
     CHECK(stats.resident == 0, "it was loaded for a stranger");
-    CHECK(engine_heartbeat(host_engine(bed.host), &task.ref, 60000, &until, &err) == ST_OK, "%s",
+    CHECK(bed_heartbeat(&bed, &task.ref, 60000, &until, &err) == ST_OK, "%s",
           err.msg);
     check_not_found(&bed, &foreign, "there is no run \"r\"");
     char long_name[ACTOR_BYTES_MAX + 2];

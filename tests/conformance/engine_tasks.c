@@ -196,7 +196,7 @@ TEST_DB(engine_task_lease_that_ran_out_is_fenced) {
     CHECK(gap >= 100, "%lld", (long long)gap);
     int64_t until = 0;
     struct error err = {0};
-    CHECK(engine_heartbeat(host_engine(bed.host), &slow.tasks[0].ref, 1000, &until, &err) ==
+    CHECK(bed_heartbeat(&bed, &slow.tasks[0].ref, 1000, &until, &err) ==
               ST_CONFLICT &&
           err.reason == REASON_LEASE_LOST);
     check_lost(answer(&bed, &slow.tasks[0].ref, true, "\"slow\"", NULL));
@@ -254,7 +254,7 @@ TEST_DB(engine_task_heartbeat_keeps_the_lease) {
         int64_t until = 0;
         struct error err = {0};
         bed_turn(&bed, 250);
-        CHECK(engine_heartbeat(host_engine(bed.host), &p.tasks[0].ref, 1000, &until, &err) == ST_OK,
+        CHECK(bed_heartbeat(&bed, &p.tasks[0].ref, 1000, &until, &err) == ST_OK,
               "%s", err.msg);
         CHECK(until > clock_wall_us());
     }
@@ -537,7 +537,8 @@ static void nothing(void *context, status code, const struct error *err) {
 static void start_only(struct bed *bed, const char *plan, const char *run_id) {
     char id[ID_BYTES_MAX + 1];
     struct start_request request = bed_request(bed, plan, run_id);
-    engine_start(host_engine(bed->host), &request, id, nothing, NULL);
+    request.fresh_id = true; /* so that it is decided at once */
+    host_start(bed->host, &request, id, nothing, NULL);
 }
 
 /* A poll that is gone before the step starts takes nothing. One that goes while the commit is under

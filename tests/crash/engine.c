@@ -192,7 +192,7 @@ static void start_told(void *context, status code, const struct error *err) {
 static void ask_for_runs(struct life *l) {
     for (int64_t i = 0; i < l->runs; i++) {
         char id[64];
-        char out[256];
+        static char out[256];
         snprintf(id, sizeof(id), "run-%lld", (long long)l->first_run + i);
         struct start_request q = {.ref = l->ref,
                                   .tenant_id = STR("tenant"),
@@ -200,7 +200,7 @@ static void ask_for_runs(struct life *l) {
                                   .environment_id = STR("e"),
                                   .run_id = str_c(id),
                                   .adapter = STR("local")};
-        engine_start(host_engine(l->host), &q, out, start_told, NULL);
+        host_start(l->host, &q, out, start_told, NULL);
     }
 }
 
