@@ -34,7 +34,7 @@ struct attempt {
 };
 
 /* Answers an attempt that failed; the code is a string constant. */
-static inline void attempt_fail(struct attempt *attempt, const char *code, str message) {
+static inline void attempt_fail(struct attempt *attempt, enum reason code, str message) {
     struct outcome outcome = outcome_failed(code, message);
     attempt->done(attempt, &outcome);
 }

@@ -68,7 +68,7 @@ struct provider_ports {
     /* The execution is between its old history and the new one (continue-as-new). */
     void (*rotating)(void *context, str run_id);
     /* The execution is over and it was not us who ended it: terminated, timed out, deleted. */
-    void (*ended)(void *context, str run_id, str code, str message);
+    void (*ended)(void *context, str run_id, enum reason code, str message);
     /* Finds a run; its step too, unless step_id is STR_NONE. ST_NOT_FOUND. Strings in the arena. */
     status (*find)(void *context, str run_id, str step_id, struct arena *arena,
                    struct provider_found *out, struct error *err);

@@ -241,7 +241,7 @@ void wanted_answer(struct wanted *w, const struct outcome *outcome) {
 }
 
 void wanted_cancelled(struct wanted *w, str message) {
-    struct outcome outcome = outcome_failed("CANCELLED", message);
+    struct outcome outcome = outcome_failed(REASON_CANCELLED, message);
     wanted_answer(w, &outcome);
 }
 

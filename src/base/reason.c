@@ -26,6 +26,8 @@ enum reason reason_find(str name) {
     return REASON_NONE;
 }
 
+bool reason_is(enum reason reason, str code) { return str_eq(code, str_c(reason_name(reason))); }
+
 enum reason reason_general(status st) {
     switch (st) {
     case ST_OK:

@@ -32,6 +32,8 @@ const struct reason_row *reason_row(enum reason reason);
 const char *reason_name(enum reason reason);
 /* The reason with this name, or REASON_NONE: a newer server may know others. */
 enum reason reason_find(str name);
+/* Whether a code that is data of a run, perhaps somebody else's, is the name of this reason. */
+bool reason_is(enum reason reason, str code);
 /* The code of a failure about which nothing better is known: INVALID, NOT_FOUND, ... */
 enum reason reason_general(status st);
 /* HTTP status, exit code and whether to try again, of a failure with this status and reason. Where

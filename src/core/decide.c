@@ -23,7 +23,7 @@ static status finish_failed(const struct decision *d, struct error *err) {
     ASSERT(f->first_failed != FLOW_NO_STEP);
     const struct flow_step *s = &f->steps[f->first_failed];
     payload_open(&p);
-    json_put_text(&p, "code", STR("STEP_FAILED"));
+    json_put_text(&p, "code", str_c(reason_name(REASON_STEP_FAILED)));
     json_put_text_if(&p, "stepId", f->plan->steps[f->first_failed].id);
     json_put_text_if(&p, "stepCode", s->code);
     json_put_int(&p, "failedSteps", f->failed);
@@ -47,7 +47,7 @@ static bool is_executed(const struct flow *f, uint32_t i) {
 
 /* Ends what is open: what nobody executes at once, and with `all` the executor's attempts too,
  * whose answers we then wait for. */
-static status end_open_steps(const struct decision *d, bool all, const char *code,
+static status end_open_steps(const struct decision *d, bool all, enum reason code,
                              const char *message, struct error *err) {
     struct flow *f = d->flow;
     status st = ST_OK;
@@ -64,7 +64,7 @@ static status end_open_steps(const struct decision *d, bool all, const char *cod
 
 static status decide_cancel(const struct decision *d, struct error *err) {
     struct flow *f = d->flow;
-    status st = end_open_steps(d, true, "CANCELLED", "the run was cancelled", err);
+    status st = end_open_steps(d, true, REASON_CANCELLED, "the run was cancelled", err);
     if (st != ST_OK || f->open > 0) return st;
     const struct flow_signal *cancel = NULL;
     for (uint32_t i = 0; i < f->signal_count && !cancel; i++) {
@@ -147,7 +147,8 @@ static status on_timer(const struct decision *d, uint32_t step, struct error *er
         if (s->due_us == s->limit_us) break;
         return flow_complete_step(d, step, STR_NONE, STR_NONE, err);
     case PLAN_APPROVAL:
-        return flow_fail_step(d, step, "APPROVAL_EXPIRED", "nobody decided in time", STR_NONE, err);
+        return flow_fail_step(d, step, REASON_APPROVAL_EXPIRED, "nobody decided in time", STR_NONE,
+                              err);
     case PLAN_TASK:
         if (out_of_time) break;
         return flow_free_lease(f, step, err);
@@ -160,7 +161,7 @@ static status on_timer(const struct decision *d, uint32_t step, struct error *er
     case PLAN_TYPE_COUNT:
         break;
     }
-    return flow_fail_step(d, step, "TIMEOUT", "the attempt took too long", STR_NONE, err);
+    return flow_fail_step(d, step, REASON_TIMEOUT, "the attempt took too long", STR_NONE, err);
 }
 
 static status decide_timers(const struct decision *d, struct error *err) {
@@ -271,7 +272,7 @@ static status start_step(const struct decision *d, uint32_t step, struct error *
                               .payload = payload};
     st = flow_emit(d, &item, err);
     if (st != ST_OK || bad == ST_OK || f->stuck) return st;
-    return flow_fail_step(d, step, "TEMPLATE_FAILED", why.msg, STR_NONE, err);
+    return flow_fail_step(d, step, REASON_TEMPLATE_FAILED, why.msg, STR_NONE, err);
 }
 
 /* Whether the plan wants the step to run. A condition that cannot be evaluated fails the step. */
@@ -308,8 +309,8 @@ static status begin(const struct decision *d, uint32_t step, struct error *err) 
     st = start_step(d, step, err);
     if (st != ST_OK || f->stuck) return st;
     if (broken)
-        return flow_fail_step(d, step, "TEMPLATE_FAILED", "runIf could not be evaluated", STR_NONE,
-                              err);
+        return flow_fail_step(d, step, REASON_TEMPLATE_FAILED, "runIf could not be evaluated",
+                              STR_NONE, err);
     if (f->plan->steps[step].type == PLAN_NOOP)
         return flow_complete_step(d, step, STR_NONE, STR_NONE, err);
     return ST_OK;
@@ -341,7 +342,7 @@ static status begin_ready(const struct decision *d, uint32_t *settled, struct er
 static status decide_end(const struct decision *d, struct error *err) {
     struct flow *f = d->flow;
     if (f->failing) {
-        status st = end_open_steps(d, false, "ABANDONED", "another step failed", err);
+        status st = end_open_steps(d, false, REASON_ABANDONED, "another step failed", err);
         if (st == ST_OK) st = decide_failures(d, err);
         if (st != ST_OK || f->open > 0) return st;
         return finish_failed(d, err);

@@ -86,14 +86,14 @@ status payload_close(struct buf *payload, const struct decision *d, str *out, st
 
 /* ---- what several reasons bring about ---- */
 
-status flow_fail_step(const struct decision *d, uint32_t step, const char *code,
+status flow_fail_step(const struct decision *d, uint32_t step, enum reason code,
                       const char *message, str actor, struct error *err) {
     struct flow *f = d->flow;
     struct buf p;
     str payload = STR_NONE;
     payload_open(&p);
     json_put_text(&p, "stepType", str_c(plan_type_name(f->plan->steps[step].type)));
-    json_put_text_if(&p, "code", str_c(code));
+    json_put_text_if(&p, "code", str_c(reason_name(code)));
     json_put_text_if(&p, "message", str_c(message));
     status st = payload_close(&p, d, &payload, err);
     if (st != ST_OK) return st;

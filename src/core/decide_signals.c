@@ -255,8 +255,8 @@ static status approve_or_reject(const struct decision *d, const struct flow_sign
     if (step == FLOW_NO_STEP)
         return end_signal(d, s, "NOT_APPLICABLE", "nothing waits for it", err);
     if (!yes) {
-        st =
-            flow_fail_step(d, step, "APPROVAL_REJECTED", "the approval was refused", s->actor, err);
+        st = flow_fail_step(d, step, REASON_APPROVAL_REJECTED, "the approval was refused", s->actor,
+                            err);
     } else {
         struct buf p;
         str output = STR_NONE;

@@ -29,7 +29,7 @@ void payload_time(struct buf *payload, const char *name, int64_t us); /* FLOW_NE
 MUST_CHECK status payload_close(struct buf *payload, const struct decision *d, str *out,
                                 struct error *err);
 
-MUST_CHECK status flow_fail_step(const struct decision *d, uint32_t step, const char *code,
+MUST_CHECK status flow_fail_step(const struct decision *d, uint32_t step, enum reason code,
                                  const char *message, str actor, struct error *err);
 MUST_CHECK status flow_complete_step(const struct decision *d, uint32_t step, str output, str actor,
                                      struct error *err);

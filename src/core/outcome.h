@@ -2,6 +2,7 @@
  * process, a provider's cluster, or an outside worker. A plain value; its texts are borrowed. */
 #pragma once
 
+#include "base/reason.h"
 #include "base/str.h"
 
 struct outcome {
@@ -13,7 +14,7 @@ struct outcome {
     str actor;   /* who says so, if it is not the engine: a worker. Or STR_NONE */
 };
 
-/* A failure with a code that is a string constant. */
-static inline struct outcome outcome_failed(const char *code, str message) {
-    return (struct outcome){.code = str_c(code), .message = message};
+/* A failure with a code of our own. */
+static inline struct outcome outcome_failed(enum reason code, str message) {
+    return (struct outcome){.code = str_c(reason_name(code)), .message = message};
 }

@@ -41,7 +41,7 @@ struct engine_attempt *run_find_attempt(const struct engine_run *r, uint32_t ste
 
 /* A step that cannot even begin fails like one that did. */
 static void refuse_attempt(struct engine_run *r, uint32_t step, const struct error *why) {
-    const char *code = why->reason ? reason_name(why->reason) : "ATTEMPT_REFUSED";
+    enum reason code = why->reason ? why->reason : REASON_ATTEMPT_REFUSED;
     struct news news = {.kind = NEWS_RESULT,
                         .result = {.step = step,
                                    .attempt = r->flow.steps[step].attempt,

@@ -208,7 +208,7 @@ void engine_rotating(struct engine *engine, str run_id);
 void engine_worker_lost(struct engine *engine, str run_id, str step_id, int64_t attempt,
                         int64_t times);
 /* The run fails with this code, which must have static storage. */
-void engine_ended(struct engine *engine, str run_id, const char *code, str message);
+void engine_ended(struct engine *engine, str run_id, enum reason code, str message);
 /* false: the run is not in memory. *output is borrowed until the engine is called again. */
 bool engine_step(struct engine *engine, str run_id, str step_id, enum provider_step_state *out,
                  str *output);

@@ -149,8 +149,8 @@ void engine_worker_lost(struct engine *eng, str run_id, str step_id, int64_t att
     tell(eng, run_id, &(struct news){.kind = NEWS_WORKER_LOST, .worker_lost = lost});
 }
 
-void engine_ended(struct engine *eng, str run_id, const char *code, str message) {
-    struct news_ended ended = {.code = str_c(code), .message = message};
+void engine_ended(struct engine *eng, str run_id, enum reason code, str message) {
+    struct news_ended ended = {.code = str_c(reason_name(code)), .message = message};
     tell(eng, run_id, &(struct news){.kind = NEWS_ENDED, .ended = ended});
 }
 

@@ -206,7 +206,7 @@ static status fill_task(struct engine_run *r, uint32_t index, struct arena *aren
 /* The task cannot even be described: its input's template fails. */
 static void fail_task(struct engine_run *r, const struct news_lease *lease,
                       const struct error *why) {
-    const char *code = why->reason ? reason_name(why->reason) : "TEMPLATE_FAILED";
+    enum reason code = why->reason ? why->reason : REASON_TEMPLATE_FAILED;
     struct news bad = {.kind = NEWS_RESULT,
                        .result = {.step = lease->step,
                                   .attempt = lease->attempt,

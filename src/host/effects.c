@@ -71,7 +71,7 @@ static void answer_done(struct waiter *w, str output) {
     answer(w, &(struct outcome){.ok = true, .output = output});
 }
 
-static void answer_failed(struct waiter *w, const char *code, str message) {
+static void answer_failed(struct waiter *w, enum reason code, str message) {
     struct outcome outcome = outcome_failed(code, message);
     answer(w, &outcome);
 }
@@ -108,7 +108,7 @@ static void answer_dead(struct waiter *w, const struct effect_info *info) {
     buf_put(&b, code);
     if (message.len > 0) buf_put_c(&b, ": ");
     buf_put(&b, message);
-    answer_failed(w, "EFFECT_DEAD_LETTERED", buf_str(&b));
+    answer_failed(w, REASON_EFFECT_DEAD_LETTERED, buf_str(&b));
     buf_release(&b);
     arena_release(&arena);
 }
@@ -147,7 +147,7 @@ static void on_asked(void *context, status st, const struct effect_info *info, b
     w->again = st == ST_RETRY;
     if (w->again) return;
     if (st != ST_OK) {
-        answer_failed(w, err->reason ? reason_name(err->reason) : "EFFECT_FAILED", str_c(err->msg));
+        answer_failed(w, err->reason ? err->reason : REASON_EFFECT_FAILED, str_c(err->msg));
         return;
     }
     w->effect_id = info->effect.id;
@@ -205,7 +205,7 @@ static void check_times(struct host_effects *e) {
     int64_t now = clock_mono_ns();
     for (struct waiter *w = e->waiters; w;) {
         bool ends = w->until_ns > 0 && w->until_ns <= now;
-        if (ends) answer_failed(w, "TIMEOUT", STR("the effect took too long"));
+        if (ends) answer_failed(w, REASON_TIMEOUT, STR("the effect took too long"));
         w = ends ? e->waiters : w->next;
     }
 }
@@ -274,7 +274,7 @@ void host_effects_start(struct host_effects *e, struct attempt *attempt) {
     struct error err = {0};
     struct waiter *w = mem_alloc(sizeof(*w));
     if (!w) {
-        attempt_fail(attempt, "EFFECT_FAILED", STR("out of memory"));
+        attempt_fail(attempt, REASON_EFFECT_FAILED, STR("out of memory"));
         return;
     }
     *w = (struct waiter){.next = e->waiters, .owner = e, .attempt = attempt};
@@ -285,9 +285,9 @@ void host_effects_start(struct host_effects *e, struct attempt *attempt) {
     if (!e->halted && ask(w, &err) == ST_OK) return;
     w->asked = true; /* nobody else has it */
     answer_failed(w,
-                  e->halted    ? "CANCELLED"
-                  : err.reason ? reason_name(err.reason)
-                               : "EFFECT_FAILED",
+                  e->halted    ? REASON_CANCELLED
+                  : err.reason ? err.reason
+                               : REASON_EFFECT_FAILED,
                   e->halted ? STR("cancelled: the host is closing") : str_c(err.msg));
 }
 
@@ -295,7 +295,7 @@ void host_effects_stop(struct host_effects *e, struct attempt *attempt) {
     struct waiter *w = attempt->executor_data;
     if (!w) return; /* answered */
     ASSERT(w->owner == e);
-    answer_failed(w, "CANCELLED", STR("cancelled: the effect goes on"));
+    answer_failed(w, REASON_CANCELLED, STR("cancelled: the effect goes on"));
 }
 
 void host_effects_mind(struct host_effects *e, str run_id) {
@@ -346,7 +346,7 @@ void host_effects_close(struct host_effects *e) {
     ASSERT(!e->looking); /* the readers were halted */
     dispatcher_close(e->dispatcher);
     while (e->waiters)
-        answer_failed(e->waiters, "CANCELLED", STR("cancelled: the host is closing"));
+        answer_failed(e->waiters, REASON_CANCELLED, STR("cancelled: the host is closing"));
     while (e->gone) {
         struct waiter *w = e->gone;
         e->gone = w->next;

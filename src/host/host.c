@@ -269,7 +269,7 @@ static void port_stop(void *context, struct attempt *attempt) {
     else if (!h->options.passive)
         executor_stop(h->executor, attempt);
     else
-        attempt_fail(attempt, "CANCELLED", STR("it was not executed"));
+        attempt_fail(attempt, REASON_CANCELLED, STR("it was not executed"));
 }
 
 /* The run is left, not ended: what a provider has of it goes on. */

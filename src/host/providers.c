@@ -58,22 +58,16 @@ static void on_rotating(void *context, str run_id) {
 }
 
 /* Who terminates the execution cancels the run; any other end is a failure. */
-static void on_ended(void *context, str run_id, str code, str message) {
-    static const char *const codes[] = {"PROVIDER_TIMED_OUT", "PROVIDER_FAILED", "PROVIDER_LOST",
-                                        "PROVIDER_REFUSED", "PROVIDER_COMPLETED"};
+static void on_ended(void *context, str run_id, enum reason code, str message) {
     struct one *o = context;
-    const char *known = "PROVIDER_ENDED";
     metric_add(o->m_ended, 1);
-    if (str_eq(code, STR("PROVIDER_TERMINATED"))) {
+    if (code == REASON_PROVIDER_TERMINATED) {
         struct signal cancel = {
             .name = STR("CANCEL"), .signal_id = STR("provider:terminated"), .reason = message};
         on_signalled(o, run_id, &cancel, str_c(adapter_name(o->adapter)));
         return;
     }
-    for (size_t i = 0; i < COUNT_OF(codes); i++) {
-        if (str_eq(code, str_c(codes[i]))) known = codes[i];
-    }
-    if (o->all->engine) engine_ended(o->all->engine, run_id, known, message);
+    if (o->all->engine) engine_ended(o->all->engine, run_id, code, message);
 }
 
 /* A step of a run that is not in memory. */
@@ -186,7 +180,7 @@ static struct provider *of(struct host_providers *p, enum adapter_kind adapter) 
 }
 
 static void answer_nobody(struct attempt *attempt) {
-    attempt_fail(attempt, "CANCELLED", STR("it is left to whoever goes on"));
+    attempt_fail(attempt, REASON_CANCELLED, STR("it is left to whoever goes on"));
 }
 
 void host_providers_start(struct host_providers *p, struct attempt *attempt) {

@@ -44,8 +44,8 @@ static void parcel_free(struct parcel *p) {
 }
 
 /* Of a failure before anything could be sent. */
-static const char *failed_code(str type) {
-    return str_eq(type, STR("SEND_EMAIL")) ? "SMTP_FAILED" : "HTTP_FAILED";
+static enum reason failed_code(str type) {
+    return str_eq(type, STR("SEND_EMAIL")) ? REASON_SMTP_FAILED : REASON_HTTP_FAILED;
 }
 
 /* Answers the oldest of the ended ones. false: there is none. */
@@ -112,7 +112,7 @@ bool parcel_put_masked(struct parcel *p, str text, bool cut, struct buf *out) {
     return ok;
 }
 
-bool parcel_fail(struct parcel *p, const char *code, const char *fmt, ...) {
+bool parcel_fail(struct parcel *p, enum reason code, const char *fmt, ...) {
     char room[MESSAGE_ROOM];
     va_list args;
     va_start(args, fmt);
@@ -147,13 +147,12 @@ bool parcel_secret(struct parcel *p, str name, str *out) {
     const struct deliverer_options *o = &p->deliverer->options;
     struct error err = {0};
     if (!o->secret)
-        return parcel_fail(p, "SECRET_NOT_FOUND", "secret \"%.*s\": no secrets are configured",
+        return parcel_fail(p, REASON_SECRET_NOT_FOUND, "secret \"%.*s\": no secrets are configured",
                            STR_ARG(name));
     status st =
         o->secret(o->secret_context, p->delivery->environment_id, name, &p->arena, out, &err);
     if (st != ST_OK)
-        return parcel_fail(p, err.reason ? reason_name(err.reason) : "SECRET_NOT_FOUND", "%s",
-                           err.msg);
+        return parcel_fail(p, err.reason ? err.reason : REASON_SECRET_NOT_FOUND, "%s", err.msg);
     /* Servers that say again what they were sent may leave out the word before a token. */
     str scheme = STR_NONE;
     str token = STR_NONE;
@@ -161,8 +160,8 @@ bool parcel_secret(struct parcel *p, str name, str *out) {
     if (!mask_add(&p->mask, *out) || (two && !mask_add(&p->mask, token)))
         return parcel_no_memory(p);
     if (has_control(*out))
-        return parcel_fail(p, "SECRET_INVALID", "secret \"%.*s\" has a control character in it",
-                           STR_ARG(name));
+        return parcel_fail(p, REASON_SECRET_INVALID,
+                           "secret \"%.*s\" has a control character in it", STR_ARG(name));
     return true;
 }
 
@@ -176,7 +175,7 @@ bool parcel_members(struct parcel *p, const char *const *names) {
         for (size_t k = 0; names[k] && !known; k++)
             known = yyjson_equals_str(key, names[k]);
         if (!known)
-            return parcel_fail(p, "PAYLOAD_INVALID", "payload: there is no member \"%.200s\"",
+            return parcel_fail(p, REASON_PAYLOAD_INVALID, "payload: there is no member \"%.200s\"",
                                yyjson_get_str(key));
     }
     str own;
@@ -187,9 +186,9 @@ bool parcel_text(struct parcel *p, const char *name, bool required, str *out) {
     yyjson_val *val = json_member(p->payload, name);
     *out = STR_NONE;
     if (!val && !required) return true;
-    if (!val) return parcel_fail(p, "PAYLOAD_INVALID", "payload: \"%s\" is missing", name);
+    if (!val) return parcel_fail(p, REASON_PAYLOAD_INVALID, "payload: \"%s\" is missing", name);
     if (json_str(val, out)) return true;
-    return parcel_fail(p, "PAYLOAD_INVALID", "payload: \"%s\" is not a string", name);
+    return parcel_fail(p, REASON_PAYLOAD_INVALID, "payload: \"%s\" is not a string", name);
 }
 
 /* ---- a delivery ---- */
@@ -202,17 +201,17 @@ static void begin(struct parcel *p) {
     while (i < COUNT_OF(drivers) && !str_eq(drivers[i].name, delivery->type))
         i++;
     if (p->deliverer->closing) {
-        (void)parcel_fail(p, "CANCELLED", "nothing is delivered any more");
+        (void)parcel_fail(p, REASON_CANCELLED, "nothing is delivered any more");
     } else if (delivery->key.len == 0) {
-        (void)parcel_fail(p, "KEY_MISSING", "without an idempotency key nothing is called");
+        (void)parcel_fail(p, REASON_KEY_MISSING, "without an idempotency key nothing is called");
     } else if (i == COUNT_OF(drivers)) {
-        (void)parcel_fail(p, "EFFECT_TYPE_UNKNOWN", "there is no integration \"%.*s\"",
+        (void)parcel_fail(p, REASON_EFFECT_TYPE_UNKNOWN, "there is no integration \"%.*s\"",
                           (int)(delivery->type.len < 100 ? delivery->type.len : 100),
                           delivery->type.ptr);
     } else if (json_parse(delivery->spec, limits, &p->arena, &p->payload, &err) != ST_OK) {
-        (void)parcel_fail(p, "PAYLOAD_INVALID", "payload: %s", err.msg);
+        (void)parcel_fail(p, REASON_PAYLOAD_INVALID, "payload: %s", err.msg);
     } else if (!yyjson_is_obj(p->payload)) {
-        (void)parcel_fail(p, "PAYLOAD_INVALID", "payload: expected an object");
+        (void)parcel_fail(p, REASON_PAYLOAD_INVALID, "payload: expected an object");
     } else {
         drivers[i].begin(p);
     }
@@ -314,7 +313,7 @@ void deliverer_close(struct deliverer *d) {
             if (p->mail) mailer_cancel(p->mail);
             p->http = NULL;
             p->mail = NULL;
-            (void)parcel_fail(p, "CANCELLED", "ended while it was under way");
+            (void)parcel_fail(p, REASON_CANCELLED, "ended while it was under way");
         }
     } while (answer_one(d));
     client_close(d->client);

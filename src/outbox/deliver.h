@@ -55,7 +55,7 @@ struct delivery {
      * SECRET_INVALID, HTTP_STATUS, HTTP_FAILED, TIMEOUT, SMTP_TIMEOUT, SMTP_REJECTED, SMTP_FAILED,
      * SMTP_NOT_CONFIGURED, SOR_NOT_CONFIGURED, CANCELLED) and a message without secrets. Borrowed
      * until it returns. Never called before delivery_start() returned. */
-    void (*done)(struct delivery *delivery, bool ok, str result, const char *code, str message);
+    void (*done)(struct delivery *delivery, bool ok, str result, enum reason code, str message);
     void *context;   /* the caller's */
     void *under_way; /* the deliverer's */
 };

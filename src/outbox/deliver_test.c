@@ -102,11 +102,11 @@ struct chain { /* `context` of a depot's delivery is the depot; so it comes afte
     int count;
 };
 
-static void note(struct chain *c, const char *code) {
-    (void)snprintf(c->codes[c->count++], sizeof c->codes[0], "%s", code ? code : "");
+static void note(struct chain *c, enum reason code) {
+    (void)snprintf(c->codes[c->count++], sizeof c->codes[0], "%s", reason_name(code));
 }
 
-static void note_code(struct delivery *delivery, bool ok, str result, const char *code,
+static void note_code(struct delivery *delivery, bool ok, str result, enum reason code,
                       str message) {
     UNUSED(ok);
     UNUSED(result);
@@ -114,7 +114,7 @@ static void note_code(struct delivery *delivery, bool ok, str result, const char
     note(delivery->context, code);
 }
 
-static void start_and_close(struct delivery *delivery, bool ok, str result, const char *code,
+static void start_and_close(struct delivery *delivery, bool ok, str result, enum reason code,
                             str message) {
     struct chain *c = delivery->context;
     UNUSED(ok);

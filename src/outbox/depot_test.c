@@ -114,13 +114,13 @@ str depot_text(struct depot *b, const char *fmt) {
     return arena_str(&b->arena, str_c(text));
 }
 
-void depot_done(struct delivery *delivery, bool ok, str result, const char *code, str message) {
+void depot_done(struct delivery *delivery, bool ok, str result, enum reason code, str message) {
     struct depot *b = delivery->context;
     b->ended++;
     b->ok = ok;
-    CHECK(ok == (code == NULL) && ok == (message.ptr == NULL) && ok == (result.ptr != NULL));
+    CHECK(ok == (code == REASON_NONE) && ok == (message.ptr == NULL) && ok == (result.ptr != NULL));
     CHECK(result.len <= DELIVERY_RESULT_MAX && message.len <= DELIVERY_MESSAGE_MAX);
-    (void)snprintf(b->code, sizeof b->code, "%s", code ? code : "");
+    (void)snprintf(b->code, sizeof b->code, "%s", reason_name(code));
     b->result = arena_str(&b->arena, ok ? result : STR("")).ptr;
     b->message = arena_str(&b->arena, ok ? STR("") : message).ptr;
 }

@@ -42,4 +42,4 @@ void depot_run(struct depot *b, const char *type, const char *spec);
 void depot_wait(struct depot *b, int ended);
 /* Has the newest request this line among its headers? Names as they are written. */
 bool depot_has_header(struct depot *b, const char *line);
-void depot_done(struct delivery *delivery, bool ok, str result, const char *code, str message);
+void depot_done(struct delivery *delivery, bool ok, str result, enum reason code, str message);

@@ -289,7 +289,7 @@ static void record_submit(struct batch *b) {
     submit(b->d, &b->call, &b->record, record_done);
 }
 
-static void on_delivered(struct delivery *delivery, bool ok, str result, const char *code,
+static void on_delivered(struct delivery *delivery, bool ok, str result, enum reason code,
                          str message) {
     struct batch *b = delivery->context;
     struct dispatcher *d = b->d;
@@ -300,7 +300,7 @@ static void on_delivered(struct delivery *delivery, bool ok, str result, const c
     const struct effect_info *i = &b->items[b->at];
     b->ok = ok;
     bool kept = (!result.ptr || arena_try_str(m.arena, result, &result)) &&
-                arena_try_str(m.arena, code ? str_c(code) : STR(""), &b->code) &&
+                arena_try_str(m.arena, str_c(reason_name(code)), &b->code) &&
                 arena_try_str(m.arena, message.ptr ? message : STR(""), &b->message);
     struct effect_failure failure = {.code = b->code, .message = b->message};
     status st = kept ? ST_OK : outbox_no_memory(&err);

@@ -30,7 +30,7 @@ struct email {
 /* ---- the payload ---- */
 
 static bool not_an_address(struct parcel *p, const char *member) {
-    return parcel_fail(p, "PAYLOAD_INVALID",
+    return parcel_fail(p, REASON_PAYLOAD_INVALID,
                        "payload: \"%s\" has something else than an address in it, such as "
                        "a@example.com or Name <a@example.com>",
                        member);
@@ -40,7 +40,7 @@ static bool take_addresses(struct parcel *p, const char *member, struct addresse
     yyjson_val *given = json_member(p->payload, member);
     size_t n = yyjson_arr_size(given);
     if ((given && !yyjson_is_arr(given)) || n > MAIL_RECIPIENTS_MAX)
-        return parcel_fail(p, "PAYLOAD_INVALID",
+        return parcel_fail(p, REASON_PAYLOAD_INVALID,
                            "payload: \"%s\" is not an array of at most %d addresses", member,
                            MAIL_RECIPIENTS_MAX);
     out->list = arena_try(&p->arena, (n + 1) * sizeof *out->list);
@@ -60,9 +60,9 @@ static bool take_recipients(struct parcel *p, struct email *e) {
     if (!take_addresses(p, "to", &e->to) || !take_addresses(p, "cc", &e->cc) ||
         !take_addresses(p, "bcc", &e->bcc))
         return false;
-    if (e->to.count == 0) return parcel_fail(p, "PAYLOAD_INVALID", "payload: \"to\" is empty");
+    if (e->to.count == 0) return parcel_fail(p, REASON_PAYLOAD_INVALID, "payload: \"to\" is empty");
     if (e->to.count + e->cc.count + e->bcc.count <= MAIL_RECIPIENTS_MAX) return true;
-    return parcel_fail(p, "PAYLOAD_INVALID", "payload: a mail has at most %d recipients",
+    return parcel_fail(p, REASON_PAYLOAD_INVALID, "payload: a mail has at most %d recipients",
                        MAIL_RECIPIENTS_MAX);
 }
 
@@ -75,7 +75,7 @@ static bool take_sender(struct parcel *p, struct email *e) {
         return not_an_address(p, "reply_to");
     if (!from.ptr) from = p->deliverer->options.smtp_from;
     if (!from.ptr)
-        return parcel_fail(p, "PAYLOAD_INVALID",
+        return parcel_fail(p, REASON_PAYLOAD_INVALID,
                            "payload: \"from\" is missing, and there is no usual sender");
     return mime_address(from, &p->arena, &e->from) || not_an_address(p, "from");
 }
@@ -91,12 +91,13 @@ static bool take_email(struct parcel *p, struct email *e) {
         !parcel_text(p, "body_text", false, &e->text))
         return false;
     if (!mime_is_header(e->subject))
-        return parcel_fail(p, "PAYLOAD_INVALID",
+        return parcel_fail(p, REASON_PAYLOAD_INVALID,
                            "payload: \"subject\" has a control character in it, or is too long");
     if (!mime_is_header(p->delivery->key))
-        return parcel_fail(p, "PAYLOAD_INVALID", "the idempotency key cannot stand in a header");
+        return parcel_fail(p, REASON_PAYLOAD_INVALID,
+                           "the idempotency key cannot stand in a header");
     return e->html.ptr || e->text.ptr ||
-           parcel_fail(p, "PAYLOAD_INVALID",
+           parcel_fail(p, REASON_PAYLOAD_INVALID,
                        "payload: neither \"body_html\" nor \"body_text\" is there");
 }
 
@@ -171,10 +172,10 @@ static void remember(struct sent_mails *sent, const uint8_t hash[SHA256_LEN]) {
 /* ---- sending ---- */
 
 static void answer_error(struct parcel *p, const struct error *err) {
-    static const char *const codes[] = {"SMTP_TIMEOUT", "SMTP_REJECTED"};
-    const char *code = "SMTP_FAILED";
+    static const enum reason codes[] = {REASON_SMTP_TIMEOUT, REASON_SMTP_REJECTED};
+    enum reason code = REASON_SMTP_FAILED;
     for (size_t i = 0; i < COUNT_OF(codes); i++) {
-        if (strcmp(reason_name(err->reason), codes[i]) == 0) code = codes[i];
+        if (err->reason == codes[i]) code = codes[i];
     }
     (void)parcel_fail(p, code, "%s", err->msg);
 }
@@ -240,7 +241,7 @@ void email_begin(struct parcel *p) {
     struct mail mail = {0};
     char hex[SHA256_HEX_LEN];
     if (!p->deliverer->options.smtp_url.ptr) {
-        (void)parcel_fail(p, "SMTP_NOT_CONFIGURED", "there is no mail server");
+        (void)parcel_fail(p, REASON_SMTP_NOT_CONFIGURED, "there is no mail server");
         return;
     }
     if (!take_email(p, &e) || !hash_key(p, hex) || !message_id(p, hex, e.from.domain) ||

@@ -50,7 +50,7 @@ static void answer(struct parcel *p, const struct client_response *r) {
     if (r->status < 200 || r->status > 299) {
         const char *text = http_status_text(r->status);
         bool known = strcmp(text, "Unknown") != 0;
-        (void)parcel_fail(p, "HTTP_STATUS", "%s failed: %d%s%s", p->what, r->status,
+        (void)parcel_fail(p, REASON_HTTP_STATUS, "%s failed: %d%s%s", p->what, r->status,
                           known ? " " : "", known ? text : "");
         return;
     }
@@ -68,14 +68,13 @@ static void answer(struct parcel *p, const struct client_response *r) {
 
 static void answer_error(struct parcel *p, const struct error *err) {
     static const struct {
-        enum reason reason;
-        const char *code;
+        enum reason reason, code;
     } codes[] = {
-        {REASON_HTTP_TIMEOUT, "TIMEOUT"},
-        {REASON_HTTP_REFUSED_ADDRESS, "URL_NOT_ALLOWED"},
-        {REASON_HTTP_REQUEST_INVALID, "PAYLOAD_INVALID"},
+        {REASON_HTTP_TIMEOUT, REASON_TIMEOUT},
+        {REASON_HTTP_REFUSED_ADDRESS, REASON_URL_NOT_ALLOWED},
+        {REASON_HTTP_REQUEST_INVALID, REASON_PAYLOAD_INVALID},
     };
-    const char *code = "HTTP_FAILED";
+    enum reason code = REASON_HTTP_FAILED;
     for (size_t i = 0; i < COUNT_OF(codes); i++) {
         if (err->reason == codes[i].reason) code = codes[i].code;
     }

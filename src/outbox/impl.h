@@ -28,7 +28,7 @@ struct parcel { /* a delivery under way */
     uint8_t key_hash[SHA256_LEN]; /* of a mail */
     /* The answer. */
     bool ended, ok;
-    const char *code;
+    enum reason code;
     struct buf result;
     struct buf message;
 };
@@ -64,7 +64,7 @@ void email_begin(struct parcel *p);   /* SEND_EMAIL */
 void sor_begin(struct parcel *p);     /* SOR_UPDATE */
 
 /* Ends it as failed. The message is masked, and cut to DELIVERY_MESSAGE_MAX. Always false. */
-bool parcel_fail(struct parcel *p, const char *code, const char *fmt, ...) PRINTF_LIKE(3, 4);
+bool parcel_fail(struct parcel *p, enum reason code, const char *fmt, ...) PRINTF_LIKE(3, 4);
 bool parcel_no_memory(struct parcel *p); /* likewise */
 /* Ends it as done; the result is in p->result. */
 void parcel_done(struct parcel *p);

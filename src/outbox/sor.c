@@ -19,14 +19,14 @@ static bool hash_change(struct parcel *p, yyjson_val *change, char hex[SHA256_HE
 
 static bool take_object(struct parcel *p, const char *name, yyjson_val **out) {
     *out = json_member(p->payload, name);
-    if (!*out) return parcel_fail(p, "PAYLOAD_INVALID", "payload: \"%s\" is missing", name);
+    if (!*out) return parcel_fail(p, REASON_PAYLOAD_INVALID, "payload: \"%s\" is missing", name);
     if (yyjson_is_obj(*out)) return true;
-    return parcel_fail(p, "PAYLOAD_INVALID", "payload: \"%s\" is not an object", name);
+    return parcel_fail(p, REASON_PAYLOAD_INVALID, "payload: \"%s\" is not an object", name);
 }
 
 static bool take_name(struct parcel *p, const char *name, str *out) {
     if (!parcel_text(p, name, true, out)) return false;
-    return out->len > 0 || parcel_fail(p, "PAYLOAD_INVALID", "payload: \"%s\" is empty", name);
+    return out->len > 0 || parcel_fail(p, REASON_PAYLOAD_INVALID, "payload: \"%s\" is empty", name);
 }
 
 static void put_source(struct buf *b, str key) {
@@ -78,7 +78,7 @@ void sor_begin(struct parcel *p) {
                                           "evidence_pack", "idempotency_key", NULL};
     struct deliverer *d = p->deliverer;
     if (!d->options.sor_url.ptr) {
-        (void)parcel_fail(p, "SOR_NOT_CONFIGURED", "there is no system of record");
+        (void)parcel_fail(p, REASON_SOR_NOT_CONFIGURED, "there is no system of record");
         return;
     }
     if (!parcel_members(p, members)) return;

@@ -48,10 +48,11 @@ static bool take_url(struct parcel *p, struct client_request *r) {
     struct error err = {0};
     struct url url;
     if (!parcel_text(p, "url", true, &r->url)) return false;
-    if (!guard) return parcel_fail(p, "URL_NOT_ALLOWED", "no URL may be called");
+    if (!guard) return parcel_fail(p, REASON_URL_NOT_ALLOWED, "no URL may be called");
     if (guard_url(guard, r->url, &p->arena, &url, &err) != ST_OK) {
         bool invalid = err.reason == REASON_URL_INVALID;
-        return parcel_fail(p, invalid ? "PAYLOAD_INVALID" : "URL_NOT_ALLOWED", "%s", err.msg);
+        return parcel_fail(p, invalid ? REASON_PAYLOAD_INVALID : REASON_URL_NOT_ALLOWED, "%s",
+                           err.msg);
     }
     p->guard = guard;
     p->exact = url.exact;
@@ -83,14 +84,14 @@ static bool take_header(struct parcel *p, struct headers *h, str name, yyjson_va
     str secret;
     str value;
     if (is_among(name, never))
-        return parcel_fail(p, "PAYLOAD_INVALID", "payload: the header \"%.*s\" cannot be chosen",
-                           STR_ARG(name));
+        return parcel_fail(p, REASON_PAYLOAD_INVALID,
+                           "payload: the header \"%.*s\" cannot be chosen", STR_ARG(name));
     if (same_name(name, "x-idempotency-key") || (sign && is_among(name, signs))) return true;
     if (yyjson_is_obj(val) && yyjson_obj_size(val) == 1 &&
         json_str(json_member(val, "secret"), &secret)) {
         if (!parcel_secret(p, secret, &value)) return false;
     } else if (!json_str(val, &value)) {
-        return parcel_fail(p, "PAYLOAD_INVALID",
+        return parcel_fail(p, REASON_PAYLOAD_INVALID,
                            "payload: a header is a string or {\"secret\":\"NAME\"}");
     }
     h->typed = h->typed || same_name(name, "content-type");
@@ -102,7 +103,7 @@ static bool take_headers(struct parcel *p, struct headers *h, bool sign) {
     yyjson_val *given = json_member(p->payload, "headers");
     size_t count = yyjson_obj_size(given);
     if ((given && !yyjson_is_obj(given)) || count + HEADERS_OURS > CLIENT_HEADERS_MAX)
-        return parcel_fail(p, "PAYLOAD_INVALID",
+        return parcel_fail(p, REASON_PAYLOAD_INVALID,
                            "payload: \"headers\" is not an object of at most %d members",
                            CLIENT_HEADERS_MAX - HEADERS_OURS);
     h->list = arena_try(&p->arena, (count + HEADERS_OURS) * sizeof *h->list);
@@ -126,8 +127,8 @@ static bool signing_key(struct parcel *p, str name, uint8_t **key, size_t *len) 
     str secret;
     if (!parcel_secret(p, name, &secret)) return false;
     if (secret.len == 0 || secret.len > SIGNING_KEY_MAX)
-        return parcel_fail(p, "SECRET_INVALID", "secret \"%.*s\" cannot sign: it is empty or long",
-                           STR_ARG(name));
+        return parcel_fail(p, REASON_SECRET_INVALID,
+                           "secret \"%.*s\" cannot sign: it is empty or long", STR_ARG(name));
     *key = arena_try(&p->arena, secret.len + 1);
     if (!*key) return parcel_no_memory(p);
     *len = secret.len;
@@ -140,7 +141,7 @@ static bool signing_key(struct parcel *p, str name, uint8_t **key, size_t *len) 
     size_t padding = str_ends(text, STR("==")) ? 2 : str_ends(text, STR("=")) ? 1 : 0;
     int n = text.len % 4 ? -1 : EVP_DecodeBlock(*key, (const uint8_t *)text.ptr, (int)text.len);
     if (n <= (int)padding)
-        return parcel_fail(p, "SECRET_INVALID",
+        return parcel_fail(p, REASON_SECRET_INVALID,
                            "secret \"%.*s\" cannot sign: what follows whsec_ is not base64",
                            STR_ARG(name));
     *len = (size_t)n - padding;

@@ -156,7 +156,7 @@ struct sim_attempt {
     int64_t number;
     uint32_t turn; /* of its answer: an earlier one in the queue is void */
     bool ok, hangs, stopped;
-    const char *code;
+    enum reason code;
 };
 
 struct sim_node {

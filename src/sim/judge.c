@@ -3,10 +3,11 @@
 #include "sim/impl.h"
 
 bool sim_judge_retryable(const struct plan_retry *r, str code) {
-    static const char *const never[] = {"APPROVAL_REJECTED", "CANCELLED", "TEMPLATE_FAILED",
-                                        "STEP_TYPE_UNSUPPORTED", "EFFECT_DEAD_LETTERED"};
+    static const enum reason never[] = {REASON_APPROVAL_REJECTED, REASON_CANCELLED,
+                                        REASON_TEMPLATE_FAILED, REASON_STEP_TYPE_UNSUPPORTED,
+                                        REASON_EFFECT_DEAD_LETTERED};
     for (size_t i = 0; i < COUNT_OF(never); i++) {
-        if (str_eq(code, str_c(never[i]))) return false;
+        if (reason_is(never[i], code)) return false;
     }
     for (uint32_t i = 0; i < r->non_retryable_count; i++) {
         if (str_eq(code, r->non_retryable[i])) return false;

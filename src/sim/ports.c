@@ -296,7 +296,7 @@ void sim_attempt_answer(struct world *w, struct sim_attempt *a) {
     }
     a->attempt = NULL; /* the engine frees it */
     bool ok = a->ok && !a->stopped;
-    const char *code = a->stopped ? "CANCELLED" : a->code;
+    enum reason code = a->stopped ? REASON_CANCELLED : a->code;
     struct model_step *m = &a->run->steps[a->step];
     if (a->number < ATTEMPTS_TOLD)
         *(ok ? &m->told_ok[a->number] : &m->told_failed[a->number]) = true;
@@ -307,7 +307,7 @@ void sim_attempt_answer(struct world *w, struct sim_attempt *a) {
     if (!w->crashing)
         sim_world_trace(w, "%s %s: executor answers %.*s#%lld %s", n->name, a->run->run_id,
                         STR_ARG(a->run->plan->steps[a->step].id), (long long)a->number,
-                        ok ? "ok" : code);
+                        ok ? "ok" : reason_name(code));
     struct outcome o = {.ok = true, .output = str_c(output)};
     if (!ok) o = outcome_failed(code, STR("it did not work"));
     attempt->done(attempt, &o);
@@ -326,8 +326,8 @@ static void port_start(void *context, struct attempt *attempt) {
                               .node = n->index,
                               .life = n->life,
                               .number = attempt->number,
-                              .code = "EXIT_CODE"};
-    if (attempt->step->type == PLAN_EFFECT) a->code = "EFFECT_DEAD_LETTERED";
+                              .code = REASON_EXIT_CODE};
+    if (attempt->step->type == PLAN_EFFECT) a->code = REASON_EFFECT_DEAD_LETTERED;
     ASSERT(a->run);
     a->step = (uint32_t)(attempt->step - a->run->plan->steps);
     a->next = n->attempts;
@@ -343,10 +343,10 @@ static void port_start(void *context, struct attempt *attempt) {
     if (attempt->timeout_ms > 0 && (a->hangs || us > attempt->timeout_ms * 1000)) {
         us = attempt->timeout_ms * 1000; /* the executor watches the time */
         a->ok = a->hangs = false;
-        a->code = "TIMEOUT";
+        a->code = REASON_TIMEOUT;
     }
     if (a->hangs) return;
-    if (sim_rng_chance(&w->rng, 100) && a->code[0] != 'T')
+    if (sim_rng_chance(&w->rng, 100) && a->code != REASON_TIMEOUT)
         sim_attempt_answer(w, a);
     else
         answer_after(w, a, us);
@@ -381,7 +381,7 @@ void sim_attempts_drop(struct world *w, struct sim_node *n) {
         struct attempt *attempt = a->attempt;
         n->attempts = a->next;
         a->attempt = NULL;
-        attempt_fail(attempt, "CANCELLED", STR_NONE);
+        attempt_fail(attempt, REASON_CANCELLED, STR_NONE);
     }
 }
 

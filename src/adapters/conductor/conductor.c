@@ -187,7 +187,7 @@ static void conductor_start(struct provider *provider, struct attempt *attempt) 
     struct conductor_step *s = r ? conductor_step_get(r, attempt->step->id) : NULL;
     struct conductor_job *j = s ? conductor_job_new(s, attempt) : NULL;
     if (!j) {
-        attempt_fail(attempt, "PROVIDER_FAILED", STR("out of memory"));
+        attempt_fail(attempt, REASON_PROVIDER_FAILED, STR("out of memory"));
         return;
     }
     conductor_step_settle(s, PROVIDER_STEP_WAITS, STR_NONE); /* RETRY_STEP opens what was settled */

@@ -296,11 +296,11 @@ static void recovered(void *context, str run_id, str step_id, int64_t attempt, i
     e->recovered_times = times;
 }
 
-static void ended(void *context, str run_id, str code, str message) {
+static void ended(void *context, str run_id, enum reason code, str message) {
     struct rig *e = context;
     CHECK(str_eq(run_id, str_c(e->run_id)));
     e->ended++;
-    copy(e->ended_code, sizeof e->ended_code, code);
+    copy(e->ended_code, sizeof e->ended_code, str_c(reason_name(code)));
     copy(e->ended_message, sizeof e->ended_message, message);
     for (uint32_t i = 0; i < e->plan->step_count; i++) {
         if (e->steps[i].in_flight) e->provider->ops->stop(e->provider, &e->steps[i].asked);

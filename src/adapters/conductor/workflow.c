@@ -173,7 +173,7 @@ void workflow_start(struct conductor_run *r) {
     conductor_run_send(r, &request, on_started);
 }
 
-static void tell_ended(struct conductor_run *r, str code, str message) {
+static void tell_ended(struct conductor_run *r, enum reason code, str message) {
     struct conductor *c = r->c;
     conductor_run_move(r, WORKFLOW_LOST);
     c->ports.ended(c->ports.context, r->tracked.run_id, code,
@@ -182,7 +182,7 @@ static void tell_ended(struct conductor_run *r, str code, str message) {
 
 void workflow_tell_refused(struct conductor_run *r) {
     ASSERT(r->refused[0]);
-    tell_ended(r, STR("PROVIDER_REFUSED"), str_c(r->refused));
+    tell_ended(r, REASON_PROVIDER_REFUSED, str_c(r->refused));
 }
 
 /* ---- looks ---- */
@@ -209,14 +209,14 @@ static void saw_closed(struct conductor_run *r, str cluster_status, str reason) 
         r->cluster = CLUSTER_RUNS;
         r->todo &= (unsigned)TODO_TELL_LINK;
         if (conductor_run_waits_for_task(r, EVALUATE_MS))
-            tell_ended(r, STR("PROVIDER_COMPLETED"),
+            tell_ended(r, REASON_PROVIDER_COMPLETED,
                        STR("the workflow was completed at Conductor before the run was"));
     } else if (str_eq(cluster_status, STR("TERMINATED"))) {
-        tell_ended(r, STR("PROVIDER_TERMINATED"), reason);
+        tell_ended(r, REASON_PROVIDER_TERMINATED, reason);
     } else if (str_eq(cluster_status, STR("TIMED_OUT"))) {
-        tell_ended(r, STR("PROVIDER_TIMED_OUT"), reason);
+        tell_ended(r, REASON_PROVIDER_TIMED_OUT, reason);
     } else {
-        tell_ended(r, STR("PROVIDER_FAILED"), reason);
+        tell_ended(r, REASON_PROVIDER_FAILED, reason);
     }
 }
 
@@ -299,7 +299,7 @@ static void on_full_look(struct conductor_run *r, const struct rest_answer *answ
         if (conductor_run_is_ending(r))
             ending_saw(r, STR(""));
         else
-            tell_ended(r, STR("PROVIDER_LOST"), STR("Conductor does not know the workflow"));
+            tell_ended(r, REASON_PROVIDER_LOST, STR("Conductor does not know the workflow"));
         return;
     }
     str cluster_status = conductor_text(answer->json, "status");

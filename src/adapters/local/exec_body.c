@@ -43,7 +43,7 @@ struct env {
 static bool env_put(struct env *env, size_t at, str name, str value) {
     char *text = arena_try_raw(&env->job->arena, name.len + value.len + 2);
     if (!text) {
-        job_fail(env->job, "SPAWN_FAILED", "could not start: out of memory");
+        job_fail(env->job, REASON_SPAWN_FAILED, "could not start: out of memory");
         return false;
     }
     memcpy(text, name.ptr, name.len);
@@ -107,18 +107,20 @@ static bool env_put_ours(struct env *env, const char *workspace) {
 static bool env_put_step(struct env *env, str name, yyjson_val *val) {
     struct job *job = env->job;
     if (name.len == 0 || str_has(name, '=')) {
-        job_fail(job, "INVALID_STEP_SCHEMA", "env: \"%.*s\" cannot name a variable", STR_ARG(name));
+        job_fail(job, REASON_INVALID_STEP_SCHEMA, "env: \"%.*s\" cannot name a variable",
+                 STR_ARG(name));
         return false;
     }
     size_t at = env_find(env, name, env->ours);
     if (at >= env->base && at < env->ours) {
-        job_fail(job, "INVALID_STEP_SCHEMA", "env: %.*s is set by Cairn", STR_ARG(name));
+        job_fail(job, REASON_INVALID_STEP_SCHEMA, "env: %.*s is set by Cairn", STR_ARG(name));
         return false;
     }
     str value;
     if (!job_value(job, val, "env", &value)) return false;
     if (str_has(value, '\0')) {
-        job_fail(job, "SECRET_INVALID", "env: the secret for %.*s has a NUL byte", STR_ARG(name));
+        job_fail(job, REASON_SECRET_INVALID, "env: the secret for %.*s has a NUL byte",
+                 STR_ARG(name));
         return false;
     }
     return env_put(env, at < env->base ? at : env->count, name, value);
@@ -127,14 +129,14 @@ static bool env_put_step(struct env *env, str name, yyjson_val *val) {
 static bool env_make(struct job *job, yyjson_val *step_env, const char *workspace) {
     size_t n = yyjson_obj_size(step_env);
     if (n > ENV_COUNT_MAX || (step_env && !yyjson_is_obj(step_env))) {
-        job_fail(job, "INVALID_STEP_SCHEMA", "env: expected an object of at most %d members",
+        job_fail(job, REASON_INVALID_STEP_SCHEMA, "env: expected an object of at most %d members",
                  ENV_COUNT_MAX);
         return false;
     }
     struct env env = {.job = job};
     env.items = arena_try(&job->arena, (n + ENV_OURS_MAX + 1) * sizeof *env.items);
     if (!env.items) {
-        job_fail(job, "SPAWN_FAILED", "could not start: out of memory");
+        job_fail(job, REASON_SPAWN_FAILED, "could not start: out of memory");
         return false;
     }
     while (job->ex->base_env[env.count]) {
@@ -175,7 +177,7 @@ static bool command_make(struct job *job, yyjson_val *command) {
     size_t n = yyjson_is_str(command) ? 3 : yyjson_arr_size(command);
     char **argv = arena_try(&job->arena, (n + 1) * sizeof *argv);
     if (!argv) {
-        job_fail(job, "SPAWN_FAILED", "could not start: out of memory");
+        job_fail(job, REASON_SPAWN_FAILED, "could not start: out of memory");
         return false;
     }
     job->spawn.argv = argv;
@@ -193,7 +195,7 @@ static bool command_make(struct job *job, yyjson_val *command) {
         if (!argv[i]) break;
     }
     if (n == 0 || !argv[n - 1] || argv[0][0] == '\0') {
-        job_fail(job, "INVALID_STEP_SCHEMA",
+        job_fail(job, REASON_INVALID_STEP_SCHEMA,
                  "command: expected a string or a non-empty array of strings");
         return false;
     }
@@ -210,13 +212,13 @@ static bool folder_make(struct job *job, yyjson_val *cwd) {
     str folder = STR_NONE;
     bool ok = arena_try_str(&job->arena, buf_str(&path), &workspace);
     if (cwd && !json_str(cwd, &text)) {
-        job_fail(job, "INVALID_STEP_SCHEMA", "cwd: expected a string");
+        job_fail(job, REASON_INVALID_STEP_SCHEMA, "cwd: expected a string");
         ok = false;
     } else if (text.len > 0 && text.ptr[0] == '/') {
         buf_clear(&path);
         buf_put(&path, text);
     } else if (!path_stays_inside(text)) {
-        job_fail(job, "CWD_OUTSIDE", "cwd: \"%.*s\" leads out of the run's workspace",
+        job_fail(job, REASON_CWD_OUTSIDE, "cwd: \"%.*s\" leads out of the run's workspace",
                  STR_ARG(text));
         ok = false;
     } else if (text.len > 0) {
@@ -224,7 +226,7 @@ static bool folder_make(struct job *job, yyjson_val *cwd) {
         buf_put(&path, text);
     }
     ok = ok && !path.full && arena_try_str(&job->arena, buf_str(&path), &folder);
-    if (!ok && !job->code) job_fail(job, "SPAWN_FAILED", "could not start: cwd is too long");
+    if (!ok && !job->code) job_fail(job, REASON_SPAWN_FAILED, "could not start: cwd is too long");
     buf_release(&path);
     job->spawn.workspace = workspace.ptr;
     job->spawn.workspace_run =
@@ -256,7 +258,7 @@ static bool captures_make(struct job *job) {
     ok =
         ok && capture_init(&job->out, &job->mask, paths[0].ptr, ex->log_max, keep, false) &&
         capture_init(&job->err, &job->mask, paths[1].ptr, ex->log_max, LOCAL_STDERR_TAIL_MAX, true);
-    if (!ok) job_fail(job, "SPAWN_FAILED", "could not start: out of memory");
+    if (!ok) job_fail(job, REASON_SPAWN_FAILED, "could not start: out of memory");
     return ok;
 }
 

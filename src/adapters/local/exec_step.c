@@ -49,7 +49,8 @@ static void fail_too_large(struct job *job) {
     snprintf(more, sizeof more, "\"outputBytes\":%llu,\"outputMax\":%zu,",
              (unsigned long long)job->out.bytes, job->ex->output_max);
     detail_make(job, more);
-    job_fail(job, "OUTPUT_TOO_LARGE", "stdout has %llu bytes; at most %zu can be a json output",
+    job_fail(job, REASON_OUTPUT_TOO_LARGE,
+             "stdout has %llu bytes; at most %zu can be a json output",
              (unsigned long long)job->out.bytes, job->ex->output_max);
 }
 
@@ -64,14 +65,15 @@ static void answer_json(struct job *job) {
     } else if (json_parse(text, limits, &job->arena, &root, &err) != ST_OK) {
         detail_make(job, "");
         if (str_trim(text).len == 0)
-            job_fail(job, "OUTPUT_NOT_JSON", "stdout is empty where a JSON value was expected");
+            job_fail(job, REASON_OUTPUT_NOT_JSON,
+                     "stdout is empty where a JSON value was expected");
         else
-            job_fail(job, "OUTPUT_NOT_JSON", "stdout is not one JSON value: %s at %s", err.msg,
+            job_fail(job, REASON_OUTPUT_NOT_JSON, "stdout is not one JSON value: %s at %s", err.msg,
                      err.where[0] ? err.where : "its start");
     } else {
         buf_init(&job->output, 6 * job->ex->output_max + 16);
         job->ok = json_write_masked(root, &job->mask, &job->output);
-        if (!job->ok) job_fail(job, "OUTPUT_TOO_LARGE", "no memory for the output");
+        if (!job->ok) job_fail(job, REASON_OUTPUT_TOO_LARGE, "no memory for the output");
     }
 }
 
@@ -89,7 +91,7 @@ static void answer_text(struct job *job) {
     buf_init(&job->output, 2 * max + 2); /* one that is all control characters is cut earlier */
     if (!text_put_json(&job->output, text, 2 * max + 2)) cut = true;
     job->ok = !job->output.full;
-    if (!job->ok) job_fail(job, "OUTPUT_TOO_LARGE", "no memory for the output");
+    if (!job->ok) job_fail(job, REASON_OUTPUT_TOO_LARGE, "no memory for the output");
     if (!cut || !job->ok) return;
     buf_init(&job->detail, 128);
     buf_printf(&job->detail, "{\"outputTruncated\":true,\"outputBytes\":%llu}",
@@ -114,18 +116,18 @@ static void answer_make(struct job *job) {
     char room[32];
     if (job->interrupted) {
         detail_make(job, "");
-        if (str_eq(str_c(job->interrupted), STR("TIMEOUT")))
-            job_fail(job, "TIMEOUT", "timed out after %lld ms",
+        if (job->interrupted == REASON_TIMEOUT)
+            job_fail(job, REASON_TIMEOUT, "timed out after %lld ms",
                      (long long)job->attempt->timeout_ms);
         else
             job_fail(job, job->interrupted, "cancelled");
     } else if (job->signal != 0) {
         detail_make(job, "");
-        job_fail(job, "SIGNALLED", "killed by %.*s",
+        job_fail(job, REASON_SIGNALLED, "killed by %.*s",
                  STR_ARG(signal_name(job->signal, room, sizeof room)));
     } else if (job->exit_code != 0) {
         detail_make(job, "");
-        job_fail(job, "EXIT_CODE", "exited with code %d", job->exit_code);
+        job_fail(job, REASON_EXIT_CODE, "exited with code %d", job->exit_code);
     } else {
         answer_output(job);
     }
@@ -287,7 +289,7 @@ static void fail_spawn(struct job *job) {
                        : s->stage == SPAWN_ENTER ? s->cwd
                                                  : s->argv[0];
     const char *name = strerrorname_np(s->error);
-    job_fail(job, "SPAWN_FAILED", "%s \"%.160s\": %s%s", tried[s->stage], what,
+    job_fail(job, REASON_SPAWN_FAILED, "%s \"%.160s\": %s%s", tried[s->stage], what,
              strerrordesc_np(s->error), s->stage == SPAWN_FIND ? " (looked in PATH)" : "");
     buf_init(&job->detail, 64);
     buf_printf(&job->detail, "{\"errno\":\"%s\"}", name ? name : "?");

@@ -71,7 +71,7 @@ static bool key_make(struct job *job, str *out) {
 }
 
 static bool no_memory(struct job *job) {
-    job_fail(job, "HTTP_FAILED", "out of memory");
+    job_fail(job, REASON_HTTP_FAILED, "out of memory");
     return false;
 }
 
@@ -91,7 +91,8 @@ static bool trace_add(struct job *job, struct client_header *headers, struct cli
 static bool headers_make(struct job *job, yyjson_val *given, struct client_request *r) {
     size_t n = yyjson_obj_size(given);
     if (n + HTTP_HEADERS_OURS > CLIENT_HEADERS_MAX || (given && !yyjson_is_obj(given))) {
-        job_fail(job, "INVALID_STEP_SCHEMA", "headers: expected an object of at most %d members",
+        job_fail(job, REASON_INVALID_STEP_SCHEMA,
+                 "headers: expected an object of at most %d members",
                  CLIENT_HEADERS_MAX - HTTP_HEADERS_OURS);
         return false;
     }
@@ -131,17 +132,17 @@ static bool body_make(struct job *job, yyjson_val *body, struct client_request *
 
 static bool url_check(struct job *job, yyjson_val *url_val, struct client_request *r) {
     if (!json_str(url_val, &r->url)) {
-        job_fail(job, "INVALID_STEP_SCHEMA", "url: expected a string");
+        job_fail(job, REASON_INVALID_STEP_SCHEMA, "url: expected a string");
         return false;
     }
     struct error err = {0};
     struct url url;
     if (!job->ex->guard) {
-        job_fail(job, "URL_NOT_ALLOWED", "no URL is allowed for http steps");
+        job_fail(job, REASON_URL_NOT_ALLOWED, "no URL is allowed for http steps");
         return false;
     }
     if (guard_url(job->ex->guard, r->url, &job->arena, &url, &err) != ST_OK) {
-        job_fail(job, err.reason ? reason_name(err.reason) : "URL_NOT_ALLOWED", "%s", err.msg);
+        job_fail(job, err.reason ? err.reason : REASON_URL_NOT_ALLOWED, "%s", err.msg);
         return false;
     }
     job->http->guard = job->ex->guard;
@@ -158,7 +159,7 @@ static bool request_make(struct job *job, struct client_request *r) {
     yyjson_val *method = json_member(body, "method");
     r->method = STR("GET");
     if (method && !json_str(method, &r->method)) {
-        job_fail(job, "INVALID_STEP_SCHEMA", "method: expected a string");
+        job_fail(job, REASON_INVALID_STEP_SCHEMA, "method: expected a string");
         return false;
     }
     r->may_connect = may_connect;
@@ -194,7 +195,7 @@ static void answer_status(struct job *job, int code, str body) {
     buf_printf(d, "{\"status\":%d,\"bodyHead\":", code);
     (void)text_put_json(d, body, 6 * LOCAL_BODY_HEAD_MAX + 2);
     buf_put_char(d, '}');
-    job_fail(job, "HTTP_STATUS", "answered with status %d", code);
+    job_fail(job, REASON_HTTP_STATUS, "answered with status %d", code);
 }
 
 static bool is_json_type(str type) {
@@ -209,8 +210,9 @@ static bool is_json_type(str type) {
 }
 
 static void too_large(struct job *job, size_t bytes) {
-    job_fail(job, "OUTPUT_TOO_LARGE", "the answer has %zu bytes; at most %zu can be a json output",
-             bytes, job->ex->output_max);
+    job_fail(job, REASON_OUTPUT_TOO_LARGE,
+             "the answer has %zu bytes; at most %zu can be a json output", bytes,
+             job->ex->output_max);
 }
 
 /* The body as JSON, appended to the output. false: it is no such thing, or job_fail() was called.
@@ -225,7 +227,7 @@ static bool put_json_body(struct job *job, str body, struct error *err) {
     }
     if (json_parse(body, limits, &job->arena, &root, err) != ST_OK) return false;
     if (json_write_masked(root, &job->mask, &job->output)) return true;
-    job_fail(job, "OUTPUT_TOO_LARGE", "no memory for the output");
+    job_fail(job, REASON_OUTPUT_TOO_LARGE, "no memory for the output");
     return false;
 }
 
@@ -262,12 +264,12 @@ static void answer_output(struct job *job, const struct client_response *r, str 
     buf_put_c(&job->output, "},\"body\":");
     bool done = may && put_json_body(job, body, &err);
     if (!done && must && !job->code)
-        job_fail(job, "OUTPUT_NOT_JSON", "the answer is not one JSON value: %s", err.msg);
+        job_fail(job, REASON_OUTPUT_NOT_JSON, "the answer is not one JSON value: %s", err.msg);
     if (job->code) return;
     if (!done) put_text_body(job, body);
     buf_put_char(&job->output, '}');
     job->ok = !job->output.full;
-    if (!job->ok) job_fail(job, "OUTPUT_TOO_LARGE", "no memory for the output");
+    if (!job->ok) job_fail(job, REASON_OUTPUT_TOO_LARGE, "no memory for the output");
 }
 
 static void answer_response(struct job *job, const struct client_response *r) {
@@ -287,15 +289,14 @@ static void answer_response(struct job *job, const struct client_response *r) {
 
 static void answer_error(struct job *job, const struct error *err) {
     static const struct {
-        enum reason reason;
-        const char *code;
+        enum reason reason, code;
     } codes[] = {
-        {REASON_HTTP_TIMEOUT, "TIMEOUT"},
-        {REASON_HTTP_TOO_LARGE, "OUTPUT_TOO_LARGE"},
-        {REASON_HTTP_REFUSED_ADDRESS, "URL_NOT_ALLOWED"},
-        {REASON_HTTP_REQUEST_INVALID, "INVALID_STEP_SCHEMA"},
+        {REASON_HTTP_TIMEOUT, REASON_TIMEOUT},
+        {REASON_HTTP_TOO_LARGE, REASON_OUTPUT_TOO_LARGE},
+        {REASON_HTTP_REFUSED_ADDRESS, REASON_URL_NOT_ALLOWED},
+        {REASON_HTTP_REQUEST_INVALID, REASON_INVALID_STEP_SCHEMA},
     };
-    const char *code = "HTTP_FAILED";
+    enum reason code = REASON_HTTP_FAILED;
     for (size_t i = 0; i < COUNT_OF(codes); i++) {
         if (err->reason == codes[i].reason) code = codes[i].code;
     }
@@ -339,8 +340,9 @@ bool http_has_room(const struct executor *ex) {
 void http_interrupt(struct job *job) {
     if (job->http->call) client_cancel(job->http->call);
     job->http->call = NULL;
-    if (str_eq(str_c(job->interrupted), STR("TIMEOUT")))
-        job_fail(job, "TIMEOUT", "timed out after %lld ms", (long long)job->attempt->timeout_ms);
+    if (job->interrupted == REASON_TIMEOUT)
+        job_fail(job, REASON_TIMEOUT, "timed out after %lld ms",
+                 (long long)job->attempt->timeout_ms);
     else
         job_fail(job, job->interrupted, "cancelled");
     job_ended(job);

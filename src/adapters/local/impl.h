@@ -32,7 +32,7 @@ struct job {
     struct executor *ex;
     struct attempt *attempt;
     enum job_state state;
-    const char *interrupted; /* TIMEOUT or CANCELLED: the code that its end will have; or NULL */
+    enum reason interrupted; /* TIMEOUT or CANCELLED: the code that its end will have; or none */
     struct arena arena;
     struct mask mask;
     uv_timer_t timer;
@@ -41,7 +41,7 @@ struct job {
     bool answered;
     /* the answer */
     bool ok;
-    const char *code;
+    enum reason code;
     char message[ERROR_MSG_MAX];
     struct buf output, detail; /* len 0: none */
     /* exec */
@@ -87,7 +87,7 @@ enum { READ_BYTES = 64 * 1024 };                  /* one read(2): what a pipe ho
 #define JOB_ARENA_MAX ((size_t)1024 * 1024 * 1024)
 
 /* local.c */
-void job_fail(struct job *job, const char *code, const char *fmt, ...) PRINTF_LIKE(3, 4);
+void job_fail(struct job *job, enum reason code, const char *fmt, ...) PRINTF_LIKE(3, 4);
 void job_fail_early(struct job *job); /* interrupted before it ran */
 void job_ended(struct job *job); /* the answer is made: gives back the timer, lets others start */
 void job_timer_start(struct job *job, enum job_timer timer_for, int64_t ms);

@@ -17,7 +17,7 @@ enum { JOB_ARENA_FIRST = 4096 };
 
 /* ---- jobs ---- */
 
-void job_fail(struct job *job, const char *code, const char *fmt, ...) {
+void job_fail(struct job *job, enum reason code, const char *fmt, ...) {
     job->ok = false;
     job->code = code;
     va_list args;
@@ -120,11 +120,11 @@ bool job_body(struct job *job, yyjson_val **out) {
     struct json_limits limits = {BODY_BYTES_MAX, JSON_DEPTH_MAX};
     struct error err = {0};
     if (json_parse(job->attempt->body, limits, &job->arena, out, &err) != ST_OK) {
-        job_fail(job, "INVALID_STEP_SCHEMA", "the step's fields: %s", err.msg);
+        job_fail(job, REASON_INVALID_STEP_SCHEMA, "the step's fields: %s", err.msg);
         return false;
     }
     if (!yyjson_is_obj(*out)) {
-        job_fail(job, "INVALID_STEP_SCHEMA", "the step's fields are not a JSON object");
+        job_fail(job, REASON_INVALID_STEP_SCHEMA, "the step's fields are not a JSON object");
         return false;
     }
     return true;
@@ -135,11 +135,11 @@ static bool job_secret(struct job *job, str name, str *out) {
     status st = secret_resolve(job->ex->secrets_dir, job->attempt->environment_id, name,
                                &job->arena, out, &err);
     if (st != ST_OK) {
-        job_fail(job, err.reason ? reason_name(err.reason) : "SECRET_UNREADABLE", "%s", err.msg);
+        job_fail(job, err.reason ? err.reason : REASON_SECRET_UNREADABLE, "%s", err.msg);
         return false;
     }
     if (!mask_add(&job->mask, *out)) {
-        job_fail(job, "SECRET_UNREADABLE", "out of memory");
+        job_fail(job, REASON_SECRET_UNREADABLE, "out of memory");
         return false;
     }
     return true;
@@ -151,19 +151,20 @@ bool job_value(struct job *job, yyjson_val *val, const char *what, str *out) {
         json_str(json_member(val, "secret"), &name))
         return job_secret(job, name, out);
     if (json_str(val, out)) return true;
-    job_fail(job, "INVALID_STEP_SCHEMA", "%s: expected a string or {\"secret\":\"NAME\"}", what);
+    job_fail(job, REASON_INVALID_STEP_SCHEMA, "%s: expected a string or {\"secret\":\"NAME\"}",
+             what);
     return false;
 }
 
 /* ---- ends that come from outside ---- */
 
 void job_fail_early(struct job *job) {
-    bool timeout = str_eq(str_c(job->interrupted), STR("TIMEOUT"));
+    bool timeout = job->interrupted == REASON_TIMEOUT;
     job_fail(job, job->interrupted, "%s before it could start",
              timeout ? "timed out" : "cancelled");
 }
 
-static void job_interrupt(struct job *job, const char *code) {
+static void job_interrupt(struct job *job, enum reason code) {
     if (job->interrupted || job->state == JOB_DRAINING || job->state == JOB_ENDED) return;
     job->interrupted = code;
     switch (job->state) {
@@ -188,7 +189,7 @@ static void job_interrupt(struct job *job, const char *code) {
 static void on_timer(uv_timer_t *timer) {
     struct job *job = timer->data;
     if (job->timer_for == TIMER_TIMEOUT)
-        job_interrupt(job, "TIMEOUT");
+        job_interrupt(job, REASON_TIMEOUT);
     else
         exec_timer(job);
 }
@@ -221,7 +222,7 @@ static struct job *job_open(struct executor *ex, struct attempt *attempt) {
 void executor_start(struct executor *ex, struct attempt *attempt) {
     struct job *job = job_open(ex, attempt);
     if (!job) { /* the one answer that cannot wait: there is nothing to wait in */
-        attempt_fail(attempt, "SPAWN_FAILED", STR("out of memory"));
+        attempt_fail(attempt, REASON_SPAWN_FAILED, STR("out of memory"));
         return;
     }
     if (attempt->timeout_ms > 0) job_timer_start(job, TIMER_TIMEOUT, attempt->timeout_ms);
@@ -229,13 +230,13 @@ void executor_start(struct executor *ex, struct attempt *attempt) {
     job->state = type == PLAN_EXEC ? JOB_WAITING : JOB_HTTP_WAITING;
     TAILQ_INSERT_TAIL(list_of(job), job, link);
     if (ex->closing) {
-        job_fail(job, "CANCELLED", "cancelled: the executor is closing");
+        job_fail(job, REASON_CANCELLED, "cancelled: the executor is closing");
         job_ended(job);
     } else if (type == PLAN_EXEC || type == PLAN_HTTP) {
         job_launch_waiting(ex);
     } else {
-        job_fail(job, "STEP_TYPE_UNSUPPORTED", "the local executor does not carry out %s steps",
-                 plan_type_name(type));
+        job_fail(job, REASON_STEP_TYPE_UNSUPPORTED,
+                 "the local executor does not carry out %s steps", plan_type_name(type));
         job_ended(job);
     }
 }
@@ -244,7 +245,7 @@ void executor_stop(struct executor *ex, struct attempt *attempt) {
     struct job *job = attempt->executor_data;
     if (!job) return; /* answered */
     ASSERT(job->ex == ex);
-    job_interrupt(job, "CANCELLED");
+    job_interrupt(job, REASON_CANCELLED);
 }
 
 /* Answers what has ended by now; what ends meanwhile has its answer in the next turn. */
@@ -361,16 +362,16 @@ static void jobs_end(struct executor *ex) {
     spawner_stop(ex->spawner);
     for (struct spawn *s = spawner_take(ex->spawner); s; s = spawner_take(ex->spawner)) {
         struct job *job = s->owner;
-        if (!job->interrupted) job->interrupted = "CANCELLED";
+        if (!job->interrupted) job->interrupted = REASON_CANCELLED;
         exec_spawned(job);
     }
     while (!TAILQ_EMPTY(&ex->waiting))
-        job_interrupt(TAILQ_FIRST(&ex->waiting), "CANCELLED");
+        job_interrupt(TAILQ_FIRST(&ex->waiting), REASON_CANCELLED);
     while (!TAILQ_EMPTY(&ex->http_waiting))
-        job_interrupt(TAILQ_FIRST(&ex->http_waiting), "CANCELLED");
+        job_interrupt(TAILQ_FIRST(&ex->http_waiting), REASON_CANCELLED);
     while (!TAILQ_EMPTY(&ex->active)) {
         struct job *job = TAILQ_FIRST(&ex->active);
-        job_interrupt(job, "CANCELLED");
+        job_interrupt(job, REASON_CANCELLED);
         exec_kill(job);
     }
 }

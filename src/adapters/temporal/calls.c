@@ -61,7 +61,8 @@ static void read_over(struct temporal_run *r) {
         r->tracked.retry_at = now_ms(r->t) + RETRY_MS;
         return;
     case HISTORY_TIMED_OUT:
-        temporal_run_gone(r, "PROVIDER_TIMED_OUT", STR("the execution timed out at the cluster"));
+        temporal_run_gone(r, REASON_PROVIDER_TIMED_OUT,
+                          STR("the execution timed out at the cluster"));
         return;
     case HISTORY_TERMINATED:
         snprintf(text, sizeof text, "the execution was terminated at the cluster: %.*s",
@@ -69,21 +70,22 @@ static void read_over(struct temporal_run *r) {
         size_t bad = 0;
         str message = str_c(text);
         if (!str_utf8(message, &bad)) message.len = bad;
-        temporal_run_gone(r, "PROVIDER_TERMINATED", message);
+        temporal_run_gone(r, REASON_PROVIDER_TERMINATED, message);
         return;
     case HISTORY_CANCELLED:
-        temporal_run_gone(r, "PROVIDER_TERMINATED",
+        temporal_run_gone(r, REASON_PROVIDER_TERMINATED,
                           STR("the execution was cancelled at the cluster"));
         return;
     case HISTORY_COMPLETED:
     case HISTORY_FAILED:
-        temporal_run_gone(r, "PROVIDER_FAILED", STR("the execution was closed by somebody else"));
+        temporal_run_gone(r, REASON_PROVIDER_FAILED,
+                          STR("the execution was closed by somebody else"));
         return;
     }
 }
 
 static void lost(struct temporal_run *r) {
-    temporal_run_gone(r, "PROVIDER_LOST", STR("the cluster knows no such execution"));
+    temporal_run_gone(r, REASON_PROVIDER_LOST, STR("the cluster knows no such execution"));
 }
 
 static void read_page(struct temporal_run *r, str token);

@@ -267,7 +267,7 @@ str history_queue(const struct history *h) {
 
 /* ---- outcomes ---- */
 
-static void fail_with(struct outcome *out, const char *code, str message) {
+static void fail_with(struct outcome *out, enum reason code, str message) {
     *out = outcome_failed(code, message);
 }
 
@@ -296,7 +296,7 @@ static void completed(const struct history_activity *a, struct arena *arena, str
     str text = wire_json_of(a->result);
     yyjson_val *root = NULL;
     if (!text.ptr || !json_valid(text, arena, &root)) {
-        fail_with(out, "OUTPUT_NOT_JSON", STR("the result of the activity is not JSON"));
+        fail_with(out, REASON_OUTPUT_NOT_JSON, STR("the result of the activity is not JSON"));
         return;
     }
     yyjson_val *output = json_member(root, "output");
@@ -304,7 +304,8 @@ static void completed(const struct history_activity *a, struct arena *arena, str
         yyjson_is_obj(root) && yyjson_obj_size(root) <= 1 && (output || yyjson_obj_size(root) == 0);
     if (ours && !output) return;
     out->output = ours ? json_text(output, arena) : text;
-    if (!out->output.ptr) fail_with(out, "PROVIDER_FAILURE", STR("out of memory for the result"));
+    if (!out->output.ptr)
+        fail_with(out, REASON_PROVIDER_FAILURE, STR("out of memory for the result"));
 }
 
 static str message_of(const Tp__Failure *failure, str otherwise) {
@@ -316,7 +317,7 @@ static str message_of(const Tp__Failure *failure, str otherwise) {
 
 static void failed(const struct history_activity *a, struct arena *arena, struct outcome *out) {
     const Tp__Failure *f = a->failure;
-    fail_with(out, "PROVIDER_FAILURE", message_of(f, STR("the activity failed")));
+    fail_with(out, REASON_PROVIDER_FAILURE, message_of(f, STR("the activity failed")));
     if (!f || f->info_case != TP__FAILURE__INFO_APPLICATION) return;
     out->code = code_of(wire_str(f->application->type), arena);
     str detail = wire_json_of(f->application->details);
@@ -329,9 +330,9 @@ static void timed_out(const struct history_activity *a, struct outcome *out) {
     bool lost = f && f->info_case == TP__FAILURE__INFO_TIMEOUT &&
                 f->timeout->timeout_type == TIMEOUT_HEARTBEAT;
     if (lost)
-        fail_with(out, "WORKER_LOST", STR("the worker of the attempt was lost"));
+        fail_with(out, REASON_WORKER_LOST, STR("the worker of the attempt was lost"));
     else
-        fail_with(out, "TIMEOUT", message_of(f, STR("the activity timed out")));
+        fail_with(out, REASON_TIMEOUT, message_of(f, STR("the activity timed out")));
 }
 
 void history_outcome(const struct history_activity *a, bool stopped, struct arena *arena,
@@ -342,8 +343,8 @@ void history_outcome(const struct history_activity *a, bool stopped, struct aren
         return;
     case ACTIVITY_FAILED:
         failed(a, arena, out);
-        if (!str_eq(out->code, STR("WORKER_SHUTDOWN")) &&
-            !str_eq(out->code, STR("WORKER_ELSEWHERE")))
+        if (!reason_is(REASON_WORKER_SHUTDOWN, out->code) &&
+            !reason_is(REASON_WORKER_ELSEWHERE, out->code))
             return;
         break; /* it would have been tried again, had it not been asked to end */
     case ACTIVITY_TIMED_OUT:
@@ -351,7 +352,7 @@ void history_outcome(const struct history_activity *a, bool stopped, struct aren
         break;
     case ACTIVITY_PENDING: /* nobody asks for it */
     case ACTIVITY_CANCELLED:
-        fail_with(out, "CANCELLED", STR("the attempt was cancelled"));
+        fail_with(out, REASON_CANCELLED, STR("the attempt was cancelled"));
         break;
     }
     if (stopped)

@@ -120,7 +120,7 @@ struct temporal_run {
     enum engine_side side;
     enum run_status end;   /* of ENGINE_ENDED, else RUN_NEW */
     str code, message;     /* likewise, of RUN_FAILED */
-    const char *gone_code; /* of EXECUTION_GONE */
+    enum reason gone_code; /* of EXECUTION_GONE */
     str gone_message;
     struct rpc_call *call; /* start, describe or history */
     struct rpc_call *wake_call;
@@ -227,7 +227,7 @@ struct temporal_run *temporal_run_close(struct temporal *t, str run_id, enum run
 /* Looks after the execution now: it may be gone. */
 void temporal_run_suspect(struct temporal_run *r);
 /* The execution is over, and not by us. */
-void temporal_run_gone(struct temporal_run *r, const char *code, str message);
+void temporal_run_gone(struct temporal_run *r, enum reason code, str message);
 /* Somebody else's workflow has the id of the run. Nothing of it is touched: not its tasks, not its
  * signals, not its end. */
 void temporal_run_other(struct temporal_run *r);

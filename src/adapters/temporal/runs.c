@@ -102,7 +102,7 @@ void temporal_run_set_execution(struct temporal_run *r, str id) {
     if (n > 0) memcpy(r->execution, id.ptr, n);
 }
 
-void temporal_run_gone(struct temporal_run *r, const char *code, str message) {
+void temporal_run_gone(struct temporal_run *r, enum reason code, str message) {
     if (r->state == EXECUTION_GONE || r->state == EXECUTION_GONE_TOLD) return;
     temporal_run_move(r, EXECUTION_GONE);
     r->gone_code = code;
@@ -111,7 +111,7 @@ void temporal_run_gone(struct temporal_run *r, const char *code, str message) {
 
 void temporal_run_other(struct temporal_run *r) {
     if (r->side != ENGINE_ENDED) {
-        temporal_run_gone(r, "PROVIDER_FAILED",
+        temporal_run_gone(r, REASON_PROVIDER_FAILED,
                           STR("the cluster has a workflow of this id that is not the run's"));
         return;
     }
@@ -232,7 +232,7 @@ static void step_gone(struct temporal_run *r) {
     struct temporal *t = r->t;
     if (r->state == EXECUTION_GONE && r->side != ENGINE_ENDED) {
         temporal_run_move(r, EXECUTION_GONE_TOLD);
-        t->ports.ended(t->ports.context, r->tracked.run_id, str_c(r->gone_code), r->gone_message);
+        t->ports.ended(t->ports.context, r->tracked.run_id, r->gone_code, r->gone_message);
     }
     temporal_wanted_cancel(r, r->side != ENGINE_ENDED);
     if (r->side == ENGINE_ENDED) tracked_drop(&r->tracked);
@@ -327,7 +327,8 @@ void temporal_start(struct provider *provider, struct attempt *attempt) {
         r ? (struct temporal_wanted *)tracked_want(&r->tracked, attempt, sizeof *w + id_size)
           : NULL;
     if (!w) {
-        attempt_fail(attempt, "PROVIDER_FAILURE", STR("out of memory, or too many runs at once"));
+        attempt_fail(attempt, REASON_PROVIDER_FAILURE,
+                     STR("out of memory, or too many runs at once"));
         return;
     }
     int n = snprintf(w->id, id_size, "%.*s#%lld", STR_ARG(attempt->step->id),
@@ -357,7 +358,7 @@ void temporal_leave(struct provider *provider, struct attempt *attempt) {
         temporal_run_word(r, WORD_LEFT);
         soon(r);
     }
-    attempt_fail(attempt, "CANCELLED", STR("it is left to whoever goes on"));
+    attempt_fail(attempt, REASON_CANCELLED, STR("it is left to whoever goes on"));
 }
 
 struct temporal_run *temporal_run_close(struct temporal *t, str run_id, enum run_status end,

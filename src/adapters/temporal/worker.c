@@ -234,7 +234,7 @@ static void on_attempt_done(struct attempt *attempt, const struct outcome *o) {
     struct activity *activity = attempt->context;
     if (o->ok)
         activity_complete(activity, o->output);
-    else if (!str_eq(o->code, STR("CANCELLED")))
+    else if (!reason_is(REASON_CANCELLED, o->code))
         activity_fail(activity, o->code, o->message, o->detail, false);
     else if (activity->wish == WISH_CANCEL)
         activity_answer(activity, RPC_ACTIVITY_CANCELED);

@@ -70,10 +70,10 @@ static void on_recovered(void *context, str run_id, str step_id, int64_t attempt
 
 static void on_rotating(void *context, str run_id) { news(context, run_id)->rotated++; }
 
-static void on_ended(void *context, str run_id, str code, str message) {
+static void on_ended(void *context, str run_id, enum reason code, str message) {
     struct fake_run *run = news(context, run_id);
     run->ended++;
-    COPY(run->ended_code, code);
+    COPY(run->ended_code, str_c(reason_name(code)));
     COPY(run->ended_message, message);
 }
 
