@@ -31,7 +31,7 @@ struct rig {
     struct arena arena;
     struct job jobs[CALLS_MAX];
     size_t count;
-    sem_t gate;
+    sem_t gate, standing;
     struct job stopper;
 };
 
@@ -46,7 +46,7 @@ static void rig_open(struct rig *r, str url) {
     *r = (struct rig){0};
     log_setup(2, false, LOG_OFF);
     arena_init(&r->arena, 4096, SIZE_MAX);
-    CHECK(sem_init(&r->gate, 0, 0) == 0);
+    CHECK(sem_init(&r->gate, 0, 0) == 0 && sem_init(&r->standing, 0, 0) == 0);
     CHECK(metrics_open(&r->metrics, &err) == ST_OK, "%s", err.msg);
     CHECK(ledger_open(url, NULL, &l, &err) == ST_OK, "%s", err.msg);
     CHECK(lease_take(l, STR("n1"), 60000, &r->lease, &err) == ST_OK, "%s", err.msg);
@@ -57,6 +57,7 @@ static void rig_close(struct rig *r) {
     writer_close(r->writer);
     metrics_close(r->metrics);
     sem_destroy(&r->gate);
+    sem_destroy(&r->standing);
     arena_release(&r->arena);
 }
 
@@ -70,6 +71,7 @@ static status stand(struct ledger *ledger, void *context, struct error *err) {
     struct rig *r = context;
     UNUSED(ledger);
     UNUSED(err);
+    CHECK(sem_post(&r->standing) == 0);
     while (sem_wait(&r->gate) != 0) {
     }
     return ST_OK;
@@ -80,6 +82,8 @@ static void stop_thread(struct rig *r) {
     r->stopper.call = (struct writer_call){
         .task = stand, .task_context = r, .done = on_answer, .context = &r->stopper};
     CHECK(writer_submit(r->writer, &r->stopper.call, &err) == ST_OK, "%s", err.msg);
+    while (sem_wait(&r->standing) != 0) {
+    }
 }
 
 static void submit(struct rig *r, struct job *job) {
@@ -462,4 +466,86 @@ TEST(members_effects_on_a_finished_run_replay_it_once) {
     CHECK(calls[1] < 50 && calls[2] < 50, "%lld, %lld", (long long)calls[1], (long long)calls[2]);
     ledger_close(l);
     arena_release(&arena);
+}
+
+/* ---- a commit that fails ---- */
+
+static status do_nothing(struct ledger *ledger, void *context, struct error *err) {
+    UNUSED(ledger);
+    UNUSED(context);
+    UNUSED(err);
+    return ST_OK;
+}
+
+static status append_both(struct writer *w, struct key_job *k, struct rig *r) {
+    struct error err = {0};
+    r->writer = w;
+    r->count = 0;
+    stop_thread(r);
+    add_event(r, 1);
+    add_body(r, create_key, k);
+    add_event(r, 2);
+    go(r);
+    for (size_t i = 0; i < r->count; i++)
+        CHECK(r->jobs[i].call.code == r->jobs[0].call.code, "call %zu: %s", i, err.msg);
+    return r->jobs[0].call.code;
+}
+
+/* The last thing that a group does is its commit. When that fails, nobody was told before that all
+ * is well, and nothing is there; the same calls again are stored once. */
+TEST_DB(members_fail_together_when_their_commit_does) {
+    struct faults f = {.url = url};
+    struct error err = {0};
+    struct ledger *l = NULL;
+    struct writer *w = NULL;
+    static struct rig r;
+    r = (struct rig){0};
+    log_setup(2, false, LOG_OFF);
+    arena_init(&r.arena, 4096, SIZE_MAX);
+    CHECK(sem_init(&r.gate, 0, 0) == 0 && sem_init(&r.standing, 0, 0) == 0);
+    CHECK(ledger_open_with(connect_faulty, &f, NULL, &l, &err) == ST_OK, "%s", err.msg);
+    CHECK(writer_open(l, NULL, &w, &err) == ST_OK, "%s", err.msg);
+    struct key_job *k = key_of(&r, "aaaaaaaaaaaaaaaa");
+    int64_t failed = 0;
+    for (int64_t at = 0; at < 200; at++) {
+        struct writer_call reopen = {.task = do_nothing}; /* after the failure before */
+        CHECK(writer_append(w, &reopen, 10000, &err) == ST_OK, "%s", err.msg);
+        db_faulty_fail_at(f.db, at, false);
+        if (append_both(w, k, &r) == ST_OK) break;
+        failed++;
+        CHECK(count_rows(url, "SELECT COUNT(*) FROM ledger_event") == 0, "failing call %lld",
+              (long long)at);
+        CHECK(count_rows(url, "SELECT COUNT(*) FROM api_key") == 0);
+    }
+    CHECK(failed > 4, "it failed only %lld times", (long long)failed);
+    writer_close(w);
+    CHECK(count_rows(url, "SELECT COUNT(*) FROM ledger_event") == 2);
+    CHECK(count_rows(url, "SELECT COUNT(*) FROM api_key") == 1);
+    sem_destroy(&r.gate);
+    sem_destroy(&r.standing);
+    arena_release(&r.arena);
+}
+
+/* A claim is part of its request: when the node has lost its lease, neither the events are stored
+ * nor is the run its own. */
+TEST_DB(members_claim_nothing_without_their_events) {
+    struct rig r;
+    rig_open(&r, url);
+    for (int lost = 1; lost >= 0; lost--) {
+        struct run_claim claim = {.act = CLAIM_OPEN,
+                                  .node_no = r.lease.node_no,
+                                  .epoch = r.lease.epoch - lost,
+                                  .wake_us = CLAIM_NEVER};
+        r.count = 0;
+        stop_thread(&r);
+        struct job *job = add_event(&r, 1);
+        job->call.request.atomic = true;
+        job->call.request.claim = &claim;
+        go(&r);
+        CHECK(job->call.code == ST_OK);
+        CHECK(job->result.code == (lost ? ST_CONFLICT : ST_OK));
+        CHECK(count_rows(url, "SELECT COUNT(*) FROM lease_run") == 1 - lost);
+        CHECK(count_rows(url, "SELECT COUNT(*) FROM ledger_event") == 1 - lost);
+    }
+    rig_close(&r);
 }
