@@ -25,6 +25,8 @@
 #include "db/db.h"
 #include "ledger/writer.h"
 #include "view/view.h"
+#include "outbox/outbox.h"
+#include "server/outbox_env.h"
 
 enum { LOTS = 3, GROUP_DEFAULT = 512 };
 #define LOT_BYTES_FULL ((size_t)2 * 1024 * 1024) /* keeps an import of large events small, too */
@@ -401,6 +403,22 @@ static bool has_holder(struct import *im) {
            remote_open_folder(im->cli, store_folder(im->cli), &im->remote, &nobody) == ST_OK;
 }
 
+/* What is recorded though its run forbids it is told to whom a server would tell it: the outbox of
+ * the next process that carries out runs delivers that. */
+static status tell_of_alerts(struct import *im, struct ledger *ledger, struct error *err) {
+    const struct outbox_sinks *sinks = NULL;
+    const struct effect_retry *retries = NULL;
+    status st = alert_urls_env(&im->cli->arena, &sinks, err);
+    if (st == ST_OK) st = effect_retries_env(&im->cli->arena, &retries, err);
+    if (st != ST_OK) {
+        ledger_close(ledger);
+        return st;
+    }
+    outbox_tell(ledger, sinks);
+    outbox_retries(ledger, retries);
+    return ST_OK;
+}
+
 static status open_writer(struct import *im, struct error *err) {
     static const char *const names[] = {"reject", "record", NULL};
     int validation = LEDGER_REJECT;
@@ -409,6 +427,7 @@ static status open_writer(struct import *im, struct error *err) {
     if (st == ST_OK && remote_is_named(im->cli)) return remote_open(im->cli, &im->remote, err);
     if (st == ST_OK && has_holder(im)) return ST_OK;
     if (st == ST_OK) st = store_write(im->cli, (enum ledger_validation)validation, &ledger, err);
+    if (st == ST_OK) st = tell_of_alerts(im, ledger, err);
     if (st == ST_OK) st = writer_open(ledger, NULL, &im->writer, err);
     if (st == ST_OK) st = queue_open(LOTS, &im->done, err);
     if (st != ST_OK) return st;

@@ -258,8 +258,10 @@ static status group_make(struct ledger *l, struct append_request *const *reqs, s
                          struct tenant *overlaps, struct group *g, struct error *err) {
     size_t items = count_items(reqs, n);
     arena_reset(&l->scratch);
-    *g = (struct group){.l = l, .items = items, .now_us = ledger_now_us(l), .overlaps = overlaps};
-    g->rows = arena_try_raw(&l->scratch, items * sizeof(*g->rows));
+    bool records = l->alert && l->options.validation == LEDGER_RECORD;
+    size_t rows = records ? items * (1 + l->alert_count) : items; /* with what tells of them */
+    *g = (struct group){.l = l, .items = rows, .now_us = ledger_now_us(l), .overlaps = overlaps};
+    g->rows = arena_try_raw(&l->scratch, rows * sizeof(*g->rows));
     if (!g->rows) return ledger_no_memory(err);
     status st = nodes_reserve_run_numbers(l, (int64_t)items, err);
     if (st == ST_OK) st = db_begin(l->db, true, err);

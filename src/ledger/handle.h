@@ -28,6 +28,11 @@ enum ledger_state {
     LEDGER_STATES,
 };
 
+/* Makes the fact that tells sink number `sink` of an event; it lives in the arena. */
+typedef status ledger_alert_fact(const struct ledger *l, const struct alert *what,
+                                 const struct event *run_ids, size_t sink, struct arena *arena,
+                                 struct append_item *out, struct error *err);
+
 struct ledger {
     struct db *db;
     const atomic_bool *stop; /* ledger_stop_on(); or NULL */
@@ -55,6 +60,8 @@ struct ledger {
     int pause_groups; /* so many groups, and until then, none overlaps with a commit */
     int64_t pause_until_ns;
     const struct outbox_sinks *sinks;   /* outbox_tell(); or NULL */
+    size_t alert_count;       /* so many are told of an event that its run forbids, */
+    ledger_alert_fact *alert; /* each by this fact of the run, in the same commit; or NULL */
     const struct effect_retry *retries; /* outbox_retries(); or NULL */
     bool id_lot_is_full;                /* some tenant has a lot to be sealed */
     int64_t replays; /* runs that were read back from their events, so far: for tests */

@@ -3,6 +3,7 @@
  * Order of checks for an event: its run's tenant, then duplicates, then identity and causes, then
  * transitions (T17): what was persisted once is answered as a duplicate even if it would be illegal
  * now. */
+#include "base/log.h"
 #include "ledger/access/riders.h"
 #include "ledger/cache.h"
 #include "ledger/chain.h"
@@ -452,6 +453,51 @@ static status check_owner(const struct append_request *req, const struct run_ent
 
 /* ST_OK: the item was accepted, found as a duplicate, or refused (res->code). Anything else ends
  * the group. */
+static status process(struct group *g, struct append_request *req, size_t index, struct error *err);
+
+/* Whoever is to be told of the newest row, which its run forbids: facts of that run, so that they
+ * are stored with it or not at all. */
+static status tell_of_it(struct group *g, struct append_request *req,
+                         const struct append_item *item, struct error *err) {
+    struct ledger *l = g->l;
+    const struct group_row *r = &g->rows[g->count - 1];
+    const struct event *e = &item->event;
+    const struct alert what = {.run_id = e->run_id,
+                               .tenant_id = e->tenant_id,
+                               .project_id = e->project_id,
+                               .environment_id = e->environment_id,
+                               .event_type = e->type_name,
+                               .step_id = e->subject.len > 0 ? e->subject : STR_NONE,
+                               .prior = str_c(r->bad.prior),
+                               .attempted = str_c(r->bad.attempted),
+                               .event_id = e->event_id,
+                               .run_seq = r->row.run_seq,
+                               .persisted_us = r->row.persisted_us};
+    const struct event ids = {.run_id = e->run_id,
+                              .tenant_id = e->tenant_id,
+                              .project_id = e->project_id,
+                              .environment_id = e->environment_id,
+                              .plan_id = e->plan_id,
+                              .plan_version = e->plan_version,
+                              .engine_attempt = e->engine_attempt};
+    for (size_t k = 0; k < l->alert_count; k++) {
+        struct append_item *fact = arena_try(req->arena, sizeof(*fact));
+        struct append_result *res = arena_try(req->arena, sizeof(*res));
+        if (!fact || !res) return ledger_no_memory(err);
+        status st = l->alert(l, &what, &ids, k, req->arena, fact, err);
+        if (st != ST_OK) return st;
+        fact->cause = &item->event.event_id;
+        struct append_request one = {
+            .items = fact, .count = 1, .results = res, .arena = req->arena};
+        st = process(g, &one, 0, err);
+        if (st != ST_OK) return st;
+        if (res->code != ST_OK)
+            LOG(LOG_ERROR, "an alert could not be requested", LOG_S("runId", e->run_id),
+                LOG_S("error", str_c(res->err->msg)));
+    }
+    return ST_OK;
+}
+
 static status process(struct group *g, struct append_request *req, size_t index,
                       struct error *err) {
     struct ledger *l = g->l;
@@ -496,6 +542,8 @@ static status process(struct group *g, struct append_request *req, size_t index,
     }
     st = accept(g, item, entry, cause_seq, ref, res, err);
     if (st == ST_LIMIT) return refuse(req, res, err);
+    if (st == ST_OK && l->alert && g->rows[g->count - 1].illegal)
+        st = tell_of_it(g, req, item, err);
     return st;
 }
 

@@ -13,7 +13,11 @@ enum {
 };
 static_assert(CLAIMS_MAX * (3 + OUTBOX_SINKS_MAX) <= GROUP_EVENTS_MAX, "one group");
 
-void outbox_tell(struct ledger *l, const struct outbox_sinks *sinks) { l->sinks = sinks; }
+void outbox_tell(struct ledger *l, const struct outbox_sinks *sinks) {
+    l->sinks = sinks;
+    l->alert_count = sinks ? sinks->count : 0;
+    l->alert = sinks ? outbox_alert_fact : NULL;
+}
 void outbox_retries(struct ledger *l, const struct effect_retry *own) { l->retries = own; }
 
 struct outbox_settings outbox_settings(const struct ledger *l) {

@@ -49,8 +49,8 @@ MUST_CHECK status outbox_request(struct ledger *ledger, const struct effect_requ
                                  struct arena *arena, struct effect_info *out, bool *existing,
                                  struct error *err);
 
-/* Who is told of dead letters: each URL by a WEBHOOK_CALL, requested in the commit that makes the
- * effect dead, with a key made of that cause. Borrowed; NULL: nobody. For the ledger's owner, at
+/* Who is told of dead letters, and of events that were recorded though their run forbids them: each
+ * URL by a WEBHOOK_CALL, requested in the commit of the cause, with a key made of that. Borrowed; NULL: nobody. For the ledger's owner, at
  * its start. */
 enum { OUTBOX_SINKS_MAX = 8 };
 struct outbox_sinks {

@@ -34,6 +34,12 @@ MUST_CHECK status facts_end(struct facts *f, status st, struct outbox_change *ou
                             struct error *err);
 status outbox_no_memory(struct error *err); /* ST_RETRY */
 
+/* ---- alert.c ---- */
+/* A ledger_alert_fact. */
+MUST_CHECK status outbox_alert_fact(const struct ledger *l, const struct alert *a,
+                                    const struct event *ids, size_t sink, struct arena *arena,
+                                    struct append_item *out, struct error *err);
+
 /* ---- read.c ---- */
 
 /* All of it, into the arena. false: memory is out. */

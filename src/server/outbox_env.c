@@ -64,7 +64,7 @@ static status bad_urls(const char *expected, struct error *err) {
 
 /* URLs, separated by blanks. Where they may lead is checked when they are called, as for any
  * effect. */
-static status alerts(struct arena *arena, const struct outbox_sinks **out, struct error *err) {
+status alert_urls_env(struct arena *arena, const struct outbox_sinks **out, struct error *err) {
     str text = variable("CAIRN_ALERT_URLS", arena);
     struct outbox_sinks *sinks = ARENA_NEW(arena, struct outbox_sinks);
     *out = NULL;
@@ -99,7 +99,7 @@ status outbox_env(struct host_options *options, struct arena *arena, struct erro
     d->smtp_plain = str_eq(plain, STR("1"));
     status st = number("CAIRN_EFFECT_TIMEOUT", TIMEOUT_MS_MAX, arena, &d->timeout_ms, err);
     if (st == ST_OK) st = number("CAIRN_EFFECT_BATCHES", BATCHES_MAX, arena, &batches, err);
-    if (st == ST_OK) st = alerts(arena, &options->effect_alerts, err);
+    if (st == ST_OK) st = alert_urls_env(arena, &options->effect_alerts, err);
     if (st == ST_OK) st = effect_retries_env(arena, &options->effect_retries, err);
     options->effect_batches = (int)batches;
     return st;

@@ -9,6 +9,9 @@
 
 /* Fills what concerns effects; texts live in the arena. Reason USAGE. */
 MUST_CHECK status outbox_env(struct host_options *options, struct arena *arena, struct error *err);
+/* CAIRN_ALERT_URLS alone; NULL: it is not set. */
+MUST_CHECK status alert_urls_env(struct arena *arena, const struct outbox_sinks **out,
+                                 struct error *err);
 /* CAIRN_EFFECT_RETRIES alone; NULL: it is not set. */
 MUST_CHECK status effect_retries_env(struct arena *arena, const struct effect_retry **out,
                                      struct error *err);

@@ -426,3 +426,78 @@ TEST_DB(outbox_goes_by_each_tenants_time) {
     fixture_clean(&c);
     fixture_close(&c);
 }
+
+/* RE-5.3.3-2: an event that the state of its run forbids is told to each sink by one outbox row,
+ * which commits with the event and has its cause for a key: appended again it is no second alert.
+ * It has everything that 5.4 asks for. */
+TEST_DB(outbox_invalid_transitions_are_told) {
+    struct outbox_sinks sinks = {
+        .urls = {STR("https://chat.example/x"), STR("https://pager.example/y")}, .count = 2};
+    struct fixture c;
+    fixture_open_as(&c, url, LEDGER_RECORD);
+    outbox_tell(c.ledger, &sinks);
+    fixture_put(&c, fixture_item("RunStarted", "r1", NULL, 1));
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM outbox_events") == 0, "it was legal");
+    struct append_item bad = fixture_item("StepCompleted", "r1", "s", 1);
+    struct append_result first = fixture_try(&c, bad);
+    CHECK(first.code == ST_OK && !first.duplicate);
+    struct append_result again = fixture_try(&c, bad);
+    CHECK(again.code == ST_OK && again.duplicate);
+    str urls = fixture_lines(
+        &c, "SELECT {sqlite:json_extract(payload,'$.url')}{postgres:payload->>'url'}"
+            " FROM outbox_events ORDER BY position");
+    CHECK(text_is(urls, "https://chat.example/x\nhttps://pager.example/y\n"), "%.*s",
+          STR_ARG(urls));
+    str body = fixture_text(
+        &c, "SELECT {sqlite:json_extract(payload,'$.body')}{postgres:(payload->'body')::text}"
+            " FROM outbox_events ORDER BY position LIMIT 1");
+    yyjson_val *root = fixture_json(&c, body);
+    str id = fixture_uuid_text(bad.event.event_id);
+    CHECK(text_is(fixture_member(root, "code"), "INVALID_TRANSITION"));
+    CHECK(text_is(fixture_member(root, "runId"), "r1") &&
+          str_eq(fixture_member(root, "eventId"), id) &&
+          text_is(fixture_member(root, "eventType"), "StepCompleted"));
+    CHECK(str_eq(fixture_member(root, "tenantId"), bad.event.tenant_id) &&
+          str_eq(fixture_member(root, "projectId"), bad.event.project_id) &&
+          str_eq(fixture_member(root, "environmentId"), bad.event.environment_id));
+    CHECK(text_is(fixture_member(root, "priorState"), "PENDING") &&
+          text_is(fixture_member(root, "attemptedState"), "SUCCESS"));
+    CHECK(fixture_member(root, "persistedAt").len > 0 && json_member(root, "runSeq"));
+    str key = fixture_text(&c, "SELECT idempotency_key FROM outbox_events ORDER BY position");
+    CHECK(memmem(key.ptr, key.len, id.ptr, id.len) != NULL, "%.*s", STR_ARG(key));
+    /* One commit: the rows follow each other, at one time, and the event is their cause. */
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM orchestration_events WHERE event_type ="
+                          " 'EFFECT_REQUESTED' AND causation_id = (SELECT id FROM"
+                          " orchestration_events WHERE event_type = 'STEP_COMPLETED')") == 2);
+    CHECK(fixture_int(&c, "SELECT COUNT(DISTINCT occurred_at) FROM orchestration_events WHERE"
+                          " event_type IN ('EFFECT_REQUESTED','STEP_COMPLETED')") == 1);
+    /* Another cause is another alert, also of a run that is over. */
+    fixture_put(&c, fixture_item("RunCompleted", "r1", NULL, 1));
+    fixture_put(&c, fixture_item("RunPaused", "r1", NULL, 1));
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM outbox_events") == 4);
+    fixture_clean(&c);
+    fixture_close(&c);
+}
+
+/* RE-5.3.3-2: the event and what tells of it are stored together or not at all. */
+TEST_DB(outbox_alerts_commit_with_their_event) {
+    struct outbox_sinks sinks = {.urls = {STR("https://chat.example/x")}, .count = 1};
+    struct fixture c;
+    fixture_open_as(&c, url, LEDGER_RECORD);
+    outbox_tell(c.ledger, &sinks);
+    fixture_put(&c, fixture_item("RunStarted", "r1", NULL, 1));
+    struct append_item items[] = {fixture_item("StepCompleted", "r1", "s", 1),
+                                  fixture_item("RunStarted", "r1", NULL, 1)};
+    items[1].event.event_id = items[0].event.event_id; /* refused: the id is taken */
+    items[1].event.logical_attempt = 7;
+    fixture_rekey(&items[1]);
+    struct append_result results[2];
+    fixture_batch(&c, items, 2, true, results);
+    CHECK(results[0].code != ST_OK && results[1].code != ST_OK);
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM outbox_events") == 0);
+    CHECK(fixture_int(&c, "SELECT COUNT(*) FROM orchestration_events") == 1);
+    fixture_batch(&c, items, 1, true, results);
+    CHECK(results[0].code == ST_OK && fixture_int(&c, "SELECT COUNT(*) FROM outbox_events") == 1);
+    fixture_clean(&c);
+    fixture_close(&c);
+}

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/metrics.h"
 #include "base/time.h"
+#include "conformance/fixture.h"
 #include "engine_helper.h"
 #include "ledger/writer.h"
 #include "net/fake_server_test.h"
@@ -575,4 +576,44 @@ TEST(outbox_alone_calls_the_integrations) {
         CHECK(pclose(pipe) == 0);
         CHECK(strcmp(found, doors[i].callers) == 0, "%s: %s", doors[i].pattern, found);
     }
+}
+
+/* RE-5.3.3-2: the alert of an event that its run forbids is delivered to the configured URL, once,
+ * with its key and all that it must say; what the log says of it plays no part. */
+TEST_DB(outbox_alert_of_an_invalid_transition_arrives) {
+    struct place p;
+    struct ledger *ledger = NULL;
+    struct error err = {0};
+    char text[64];
+    place_open(&p, url);
+    bed_close(&p.bed);
+    snprintf(text, sizeof(text), "http://127.0.0.1:%d/alerts", fake_server_port(p.server));
+    struct outbox_sinks sinks = {.urls = {str_c(text)}, .count = 1};
+    struct ledger_options options = {.validation = LEDGER_RECORD};
+    CHECK(ledger_open(url, &options, &ledger, &err) == ST_OK, "%s", err.msg);
+    outbox_tell(ledger, &sinks);
+    struct append_item items[] = {fixture_item("RunStarted", "r1", NULL, 1),
+                                  fixture_item("StepCompleted", "r1", "s", 1)};
+    struct append_result results[2];
+    struct append_request request = {
+        .items = items, .count = 2, .results = results, .arena = &p.bed.arena};
+    struct append_request *all[] = {&request};
+    log_setup(2, false, LOG_OFF);
+    CHECK(ledger_append(ledger, all, 1, &err) == ST_OK, "%s", err.msg);
+    log_setup(2, false, LOG_INFO);
+    CHECK(results[0].code == ST_OK && results[1].code == ST_OK);
+    ledger_close(ledger);
+    bed_open(&p.bed);
+    wait_calls(&p, 1);
+    bed_turn(&p.bed, 300);
+    CHECK(calls(&p) == 1, "%d calls", calls(&p));
+    char id[UUID_TEXT_LEN];
+    uuid_format(items[1].event.event_id, id);
+    CHECK(strncmp(p.keys[0], "ALERT:", 6) == 0 &&
+              memmem(p.keys[0], strlen(p.keys[0]), id, sizeof(id)) != NULL,
+          "%s", p.keys[0]);
+    CHECK(strstr(p.last, "POST /alerts ") && strstr(p.last, "\"code\":\"INVALID_TRANSITION\"") &&
+              strstr(p.last, "\"runId\":\"r1\""),
+          "%s", p.last);
+    place_close(&p);
 }

@@ -35,7 +35,7 @@ TEST_DB(run_events_projector_checks_every_transition) {
     fixture_close(&c);
 }
 
-/* RE-5.3.3-2: exactly one alert. */
+/* Exactly one alert is kept; RE-5.3.3-2, that somebody is told, is in outbox_life.c. */
 TEST_DB(run_events_projector_raises_one_alert) {
     struct fixture c;
     struct alert *alerts;
