@@ -258,8 +258,9 @@ static status group_make(struct ledger *l, struct append_request *const *reqs, s
                          struct tenant *overlaps, struct group *g, struct error *err) {
     size_t items = count_items(reqs, n);
     arena_reset(&l->scratch);
-    bool records = l->alert && l->options.validation == LEDGER_RECORD;
-    size_t rows = records ? items * (1 + l->alert_count) : items; /* with what tells of them */
+    bool records = l->outbox.alert && l->options.validation == LEDGER_RECORD;
+    size_t rows =
+        records ? items * (1 + l->outbox.alert_count) : items; /* with what tells of them */
     *g = (struct group){.l = l, .items = rows, .now_us = ledger_now_us(l), .overlaps = overlaps};
     g->rows = arena_try_raw(&l->scratch, rows * sizeof(*g->rows));
     if (!g->rows) return ledger_no_memory(err);

@@ -29,3 +29,22 @@ MUST_CHECK status effects_replay(struct effect_set *set, const struct event_reco
  * tenants share one. */
 enum { STORED_KEY_MAX = 255 };
 void effect_stored_key(int64_t tenant_no, str key, struct buf *out);
+
+/* ---- what the outbox asks of a ledger (outbox.h) ---- */
+
+struct ledger;
+struct alert;
+struct append_item;
+struct outbox_sinks;
+/* Makes the fact that tells sink number `sink` of an event; it lives in the arena. */
+typedef status ledger_alert_fact(const struct ledger *l, const struct alert *what,
+                                 const struct event *run_ids, size_t sink, struct arena *arena,
+                                 struct append_item *out, struct error *err);
+struct ledger_outbox {                  /* borrowed */
+    const struct outbox_sinks *sinks;   /* outbox_tell(); or NULL */
+    const struct effect_retry *retries; /* outbox_retries(); or NULL */
+    size_t alert_count;                 /* so many are told of an event that its run forbids, */
+    ledger_alert_fact *alert; /* each by this fact of the run, in the same commit; or NULL */
+};
+struct ledger_outbox *ledger_outbox(struct ledger *ledger);
+const struct ledger_outbox *ledger_outbox_of(const struct ledger *ledger); /* to read it */

@@ -28,10 +28,6 @@ enum ledger_state {
     LEDGER_STATES,
 };
 
-/* Makes the fact that tells sink number `sink` of an event; it lives in the arena. */
-typedef status ledger_alert_fact(const struct ledger *l, const struct alert *what,
-                                 const struct event *run_ids, size_t sink, struct arena *arena,
-                                 struct append_item *out, struct error *err);
 
 struct ledger {
     struct db *db;
@@ -59,10 +55,7 @@ struct ledger {
     struct error outcome_why;
     int pause_groups; /* so many groups, and until then, none overlaps with a commit */
     int64_t pause_until_ns;
-    const struct outbox_sinks *sinks;   /* outbox_tell(); or NULL */
-    size_t alert_count;       /* so many are told of an event that its run forbids, */
-    ledger_alert_fact *alert; /* each by this fact of the run, in the same commit; or NULL */
-    const struct effect_retry *retries; /* outbox_retries(); or NULL */
+    struct ledger_outbox outbox;
     bool id_lot_is_full;                /* some tenant has a lot to be sealed */
     int64_t replays; /* runs that were read back from their events, so far: for tests */
 };
@@ -83,11 +76,6 @@ status ledger_no_memory(struct error *err); /* ST_RETRY */
 static inline size_t page_limit(size_t limit) {
     return limit < PAGE_EVENTS_MAX ? limit : PAGE_EVENTS_MAX;
 }
-/* A tenant's number and its newest sequence_number; ST_NOT_FOUND with TENANT_NOT_FOUND. */
-MUST_CHECK status tenant_number(struct ledger *l, str tenant_id, int64_t *tenant_no, int64_t *seq,
-                                struct error *err);
-
-int64_t ledger_now_us(const struct ledger *l); /* the store's clock */
 /* Runs `body` in a write transaction: that of the group which is being made, if this is called from
  * a member of it, else one of its own. What the body refuses with a reason says nothing against the
  * store; any other failure leaves the connection to be reopened, as in append. The scratch arena is

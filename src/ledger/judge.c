@@ -480,11 +480,11 @@ static status tell_of_it(struct group *g, struct append_request *req,
                               .plan_id = e->plan_id,
                               .plan_version = e->plan_version,
                               .engine_attempt = e->engine_attempt};
-    for (size_t k = 0; k < l->alert_count; k++) {
+    for (size_t k = 0; k < l->outbox.alert_count; k++) {
         struct append_item *fact = arena_try(req->arena, sizeof(*fact));
         struct append_result *res = arena_try(req->arena, sizeof(*res));
         if (!fact || !res) return ledger_no_memory(err);
-        status st = l->alert(l, &what, &ids, k, req->arena, fact, err);
+        status st = l->outbox.alert(l, &what, &ids, k, req->arena, fact, err);
         if (st != ST_OK) return st;
         fact->cause = &item->event.event_id;
         struct append_request one = {
@@ -542,7 +542,7 @@ static status process(struct group *g, struct append_request *req, size_t index,
     }
     st = accept(g, item, entry, cause_seq, ref, res, err);
     if (st == ST_LIMIT) return refuse(req, res, err);
-    if (st == ST_OK && l->alert && g->rows[g->count - 1].illegal)
+    if (st == ST_OK && l->outbox.alert && g->rows[g->count - 1].illegal)
         st = tell_of_it(g, req, item, err);
     return st;
 }

@@ -16,9 +16,7 @@ status ledger_no_memory(struct error *err) {
     return error_set(err, ST_RETRY, "ledger: out of memory");
 }
 
-static bool is_sqlite(str url) {
-    return !db_url_is_postgres(url);
-}
+static bool is_sqlite(str url) { return !db_url_is_postgres(url); }
 
 static status connect_url(void *context, struct db **out, struct error *err) {
     struct ledger *l = context;
@@ -62,13 +60,14 @@ status ledger_connect_now(struct ledger *l, struct error *err) {
 static const unsigned may_follow[LEDGER_STATES] = {
     [LEDGER_BROKEN] = TO(LEDGER_IDLE),
     [LEDGER_IDLE] = TO(LEDGER_MAKING) | TO(LEDGER_BROKEN),
-    [LEDGER_MAKING] = TO(LEDGER_IDLE) | TO(LEDGER_IN_MEMBER) | TO(LEDGER_STAGED) | TO(LEDGER_BROKEN),
+    [LEDGER_MAKING] =
+        TO(LEDGER_IDLE) | TO(LEDGER_IN_MEMBER) | TO(LEDGER_STAGED) | TO(LEDGER_BROKEN),
     [LEDGER_IN_MEMBER] = TO(LEDGER_MAKING),
     [LEDGER_STAGED] = TO(LEDGER_IDLE) | TO(LEDGER_COMMITTING) | TO(LEDGER_BROKEN),
     [LEDGER_COMMITTING] = TO(LEDGER_IDLE) | TO(LEDGER_OVERLAPPING) | TO(LEDGER_BROKEN),
     /* A commit that ends well leaves the group that is being made, or is made, alone. */
-    [LEDGER_OVERLAPPING] = TO(LEDGER_COMMITTING) | TO(LEDGER_OVERLAP_STAGED) | TO(LEDGER_MAKING) |
-                           TO(LEDGER_BROKEN),
+    [LEDGER_OVERLAPPING] =
+        TO(LEDGER_COMMITTING) | TO(LEDGER_OVERLAP_STAGED) | TO(LEDGER_MAKING) | TO(LEDGER_BROKEN),
     [LEDGER_OVERLAP_STAGED] = TO(LEDGER_STAGED) | TO(LEDGER_BROKEN),
 };
 
@@ -91,6 +90,11 @@ status ledger_usable(struct ledger *l, struct error *err) {
     status st = l->state == LEDGER_BROKEN ? ledger_connect_now(l, err) : ST_OK;
     return st == ST_OK ? ST_OK : error_wrap(err, "could not reopen the ledger");
 }
+
+struct ledger_outbox *ledger_outbox(struct ledger *l) {
+    return &l->outbox;
+}
+const struct ledger_outbox *ledger_outbox_of(const struct ledger *l) { return &l->outbox; }
 
 status ledger_has_read(struct ledger *l, status st) {
     if (st == ST_RETRY && l->writer) ledger_break(l);

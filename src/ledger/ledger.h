@@ -64,6 +64,7 @@ MUST_CHECK status ledger_usable(struct ledger *ledger, struct error *err);
 /* Hands on the status of a query over a writer's connection: one that failed with ST_RETRY costs a
  * new connection before the next use, for what only reads would find it dead for ever. */
 status ledger_has_read(struct ledger *ledger, status st);
+int64_t ledger_now_us(const struct ledger *ledger); /* the store's clock */
 struct db *ledger_db(struct ledger *ledger);
 
 /* ---- appending ---- */
@@ -253,6 +254,9 @@ MUST_CHECK status ledger_causes(struct ledger *ledger, uuid event_id, size_t lim
 
 MUST_CHECK status ledger_find_run(struct ledger *ledger, str run_id, struct arena *arena,
                                   struct run_info *out, struct error *err);
+/* A tenant's number and its newest sequence_number; ST_NOT_FOUND with TENANT_NOT_FOUND. */
+MUST_CHECK status tenant_number(struct ledger *ledger, str tenant_id, int64_t *tenant_no,
+                                int64_t *seq, struct error *err);
 /* Who a run is, however long it is: ids, and of its head only status and engine_attempt. */
 MUST_CHECK status ledger_find_identity(struct ledger *ledger, str run_id, struct arena *arena,
                                        struct run_info *out, struct error *err);

@@ -7,7 +7,6 @@
 #include "base/json_out.h"
 #include "base/limits.h"
 #include "base/time.h"
-#include "ledger/handle.h"
 #include "outbox/outbox_impl.h"
 
 /* Every member that 5.4 of the Run Events contract asks for, under the names of its records. */
@@ -53,9 +52,9 @@ status outbox_alert_fact(const struct ledger *l, const struct alert *a, const st
                          size_t sink, struct arena *arena, struct append_item *out,
                          struct error *err) {
     static const str type = STR_LIT("WEBHOOK_CALL");
-    struct effect_retry retry = effect_retry_of(type, l->retries);
     struct outbox_maker maker = {
         .settings = outbox_settings(l), .actor = STR("system:outbox"), .arena = arena};
+    struct effect_retry retry = effect_retry_of(type, maker.settings.retries);
     struct facts f;
     char key[EFFECT_KEY_MAX + 1];
     char run_uuid[UUID_TEXT_LEN];
@@ -71,7 +70,7 @@ status outbox_alert_fact(const struct ledger *l, const struct alert *a, const st
         json_name(&f.data, "payload");
         json_object_begin(&f.data);
         json_put_text(&f.data, "method", STR("POST"));
-        json_put_text(&f.data, "url", l->sinks->urls[sink]);
+        json_put_text(&f.data, "url", maker.settings.sinks->urls[sink]);
         json_name(&f.data, "body");
         put_alert(&f.data, a);
         json_put_text(&f.data, "idempotency_key", keyed);

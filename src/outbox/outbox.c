@@ -3,8 +3,9 @@
  * the groups of its ledger thread (dispatch.c, api/effects.c). */
 #include "outbox/outbox.h"
 
+#include "base/limits.h"
 #include "base/log.h"
-#include "ledger/handle.h"
+#include "ledger/effects.h"
 #include "outbox/outbox_impl.h"
 
 enum {
@@ -14,14 +15,19 @@ enum {
 static_assert(CLAIMS_MAX * (3 + OUTBOX_SINKS_MAX) <= GROUP_EVENTS_MAX, "one group");
 
 void outbox_tell(struct ledger *l, const struct outbox_sinks *sinks) {
-    l->sinks = sinks;
-    l->alert_count = sinks ? sinks->count : 0;
-    l->alert = sinks ? outbox_alert_fact : NULL;
+    struct ledger_outbox *o = ledger_outbox(l);
+    o->sinks = sinks;
+    o->alert_count = sinks ? sinks->count : 0;
+    o->alert = sinks ? outbox_alert_fact : NULL;
 }
-void outbox_retries(struct ledger *l, const struct effect_retry *own) { l->retries = own; }
+
+void outbox_retries(struct ledger *l, const struct effect_retry *own) {
+    ledger_outbox(l)->retries = own;
+}
 
 struct outbox_settings outbox_settings(const struct ledger *l) {
-    return (struct outbox_settings){.sinks = l->sinks, .retries = l->retries};
+    const struct ledger_outbox *o = ledger_outbox_of(l);
+    return (struct outbox_settings){.sinks = o->sinks, .retries = o->retries};
 }
 
 static struct outbox_maker maker_of(struct ledger *l, str actor, struct arena *arena) {

@@ -2,9 +2,10 @@
  * any ledger, a reader's or a writer's. */
 #include "base/json.h"
 #include "base/json_out.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "ledger/effects.h"
-#include "ledger/handle.h"
+#include "ledger/schema.h"
 #include "outbox/outbox.h"
 #include "outbox/outbox_impl.h"
 
@@ -354,7 +355,8 @@ status outbox_list(struct ledger *l, const struct outbox_filter *filter, size_t 
         sql = PAGE(" AND f.status <> 'COMPLETED'");
     if (st == ST_OK) st = db_prepare(ledger_db(l), sql, &q, err);
     if (st != ST_OK) return st;
-    limit = page_limit(limit > 0 ? limit : 1);
+    if (limit == 0) limit = 1;
+    if (limit > PAGE_EVENTS_MAX) limit = PAGE_EVENTS_MAX;
     int64_t numbers[] = {to, from, run_no};
     for (int i = 0; i < 3; i++)
         db_bind_int(q, i + 1, numbers[i]);
