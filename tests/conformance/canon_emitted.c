@@ -121,9 +121,17 @@ TEST_DB(canon_emitted_by_a_run_that_fails) {
     bed_release(&bed);
 }
 
-static void ignore_answer(void *context, status code, const struct error *err) {
-    *(status *)context = code;
+struct told {
+    bool there;
+};
+static void on_told(void *context, status code, const struct error *err) {
     CHECK(code == ST_OK, "%s", err ? err->msg : "");
+    ((struct told *)context)->there = true;
+}
+
+static void until_told(struct bed *bed, const struct told *t) {
+    while (!t->there)
+        bed_turn(bed, 5);
 }
 
 /* CE-3.2-9: cancelled by a user and by the system: one RUN_CANCELLED each, with who did it. */
@@ -133,11 +141,12 @@ TEST_DB(canon_emitted_by_a_run_that_is_cancelled) {
     open_bed(&bed, url);
     for (size_t i = 0; i < COUNT_OF(actors); i++) {
         struct signal cancel = {.name = STR("CANCEL"), .signal_id = STR("c-1")};
-        status code = ST_RETRY;
+        struct told told = {0};
         start(&bed, PLAN(STEP("w", "wait", ",\"signal\":\"go\"")), actors[i]);
-        engine_signal(host_engine(bed.host), str_c(actors[i]), &cancel,
-                      &(struct engine_caller){
-                          .actor = str_c(actors[i]), .done = ignore_answer, .context = &code});
+        engine_signal(
+            host_engine(bed.host), str_c(actors[i]), &cancel,
+            &(struct engine_caller){.actor = str_c(actors[i]), .done = on_told, .context = &told});
+        until_told(&bed, &told);
         CHECK(bed_wait(&bed, actors[i]) == RUN_CANCELLED);
         str by = ask(&bed,
                      "SELECT actor FROM orchestration_events WHERE event_type = 'RUN_CANCELLED' AND"
@@ -233,14 +242,15 @@ TEST_DB(canon_emitted_by_a_worker) {
         struct task_ref ref = take_task(&bed);
         CHECK(is(ref.run_id, run) && count_rows(&bed, run, EVENT_TOOL_CALLED) == 1);
         check_cause(&bed, "TOOL_CALLED", "STEP_STARTED");
-        status code = ST_RETRY;
+        struct told told = {0};
         struct outcome o = {.ok = good != 0,
                             .output = good ? STR("{\"hits\":3}") : STR_NONE,
                             .code = good ? STR_NONE : STR("TOOL_BROKE"),
                             .message = good ? STR_NONE : STR("no answer")};
         engine_task_done(host_engine(bed.host), &ref, &o,
                          &(struct engine_caller){
-                             .actor = STR("external:w1"), .done = ignore_answer, .context = &code});
+                             .actor = STR("external:w1"), .done = on_told, .context = &told});
+        until_told(&bed, &told);
         CHECK(bed_wait(&bed, run) == (good ? RUN_COMPLETED : RUN_FAILED));
         const char *type = good ? "TOOL_COMPLETED" : "TOOL_FAILED";
         check_one(&bed, type, "STEP");
