@@ -190,7 +190,8 @@ static void whole_answer(struct engine_of_load *g, struct client *c) {
     const struct load *load = g->load;
     str body = str_n(c->body ? c->body : "", c->body_len);
     int64_t now = clock_mono_ns();
-    if (!load->piece) histogram_add(&r->latency, now - c->began_ns);
+    bool timed = load->timed == 0 || c->request.connection < load->timed;
+    if (!load->piece && timed) histogram_add(&r->latency, now - c->began_ns);
     g->busy--;
     bool fine = c->code >= 200 && c->code < 300;
     if (load->answered) /* (it is told of bad ones, too: it may have to forget something) */

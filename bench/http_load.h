@@ -45,6 +45,7 @@ struct load {
     size_t connections;
     double seconds;
     int64_t requests_max; /* 0: as many as there is time for */
+    size_t timed;         /* the latencies of the first so many connections count; 0: of all */
     size_t request_room;  /* bytes for a request */
     size_t answer_room;   /* of a body that `answered` wants to see; 0: it wants none */
     void *context;

@@ -570,6 +570,7 @@ static void give_one_result(struct call *c, struct result *item) {
         .ok = !a->error, .output = a->output, .code = a->code, .message = a->message};
     struct engine_caller caller = {
         .actor = r->actor, .riders = line_rider(c, item), .done = on_result, .context = item};
+    caller.poll = r->poll.poll;
     engine_task_done(c->api->engine, &a->ref, &outcome, &caller);
 }
 

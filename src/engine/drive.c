@@ -91,6 +91,7 @@ struct news *news_new(const struct news *from) {
 }
 
 void news_answer(struct news *n, status code, const struct error *err) {
+    if (n->kind == NEWS_TASK_DONE && n->task.poll) tasks_result_over(n->task.poll);
     if (n->done) n->done(n->context, code, err);
     mem_free(n);
 }

@@ -164,9 +164,11 @@ void engine_lose(struct engine *engine);
 
 typedef void (*engine_done)(void *context, status code, const struct error *err);
 
+struct engine_poll;
 struct engine_caller {                 /* who asks for an operation, and how the answer gets back */
     str actor;                         /* for the events, or STR_NONE. Copied */
     const struct append_rider *riders; /* committed with it, live until `done`; or NULL */
+    struct engine_poll *poll; /* of a result: a held poll that gets first what follows; or NULL */
     engine_done done;                  /* or NULL */
     void *context;
 };
@@ -234,8 +236,9 @@ struct poll_request {
     int64_t lease_ms;              /* unless the plan says otherwise */
     int64_t deadline_us;           /* answered then with what there is: nothing */
     const struct receipt *receipt; /* or NULL. Copied; see below */
-    /* Takes tasks, but is not answered before engine_poll_release(), which says the deadline: for a
-     * worker that hands in results, from which its next tasks may follow. */
+    /* For a worker that hands in results: takes what is free now and what follows from the results
+     * that name it (engine_caller), and is not answered before engine_poll_release(), which says
+     * the deadline. */
     bool held;
 };
 struct engine_poll;

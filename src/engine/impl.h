@@ -60,6 +60,8 @@ struct news_task { /* the step is found when the news is taken: the run may have
     str step_id, tenant_id; /* tenant_id STR_NONE: any */
     int64_t attempt, lease;
     struct outcome outcome;  /* NEWS_TASK_DONE */
+    struct engine_poll *poll; /* NEWS_TASK_DONE: the worker's own, held meanwhile; or NULL. Counted in
+                                 its `results` */
     int64_t lease_ms;        /* NEWS_HEARTBEAT: so long from now on, */
     int64_t *until_us;       /* until when that is */
     struct arena *arena;     /* NEWS_TASK_AGAIN: for */
@@ -208,7 +210,8 @@ struct engine_poll {
     engine_tasks_done done;
     void *context;
     bool gone;
-    bool held;                     /* see struct poll_request */
+    bool held;      /* see struct poll_request; then it is in no queue */
+    size_t results; /* on their way, whose followers it gets first: it lives as long */
     const struct receipt *receipt; /* to be committed with each lease, or NULL */
     struct task *tasks;
     struct arena arena;
@@ -332,6 +335,7 @@ void tasks_leased(struct engine_run *r, struct news *n);
 /* The lease of a step that is about to start, for a poll that waits; it must be decided in the
  * batch that starts the step. NULL: nobody waits for it, or no memory: then it is offered later. */
 struct news *tasks_promise(struct engine_run *r, uint32_t step);
+void tasks_result_over(struct engine_poll *poll); /* a result of its holder is answered */
 /* Gives the news of a lease its rider, in the batch's arena, if the poll wants one. */
 MUST_CHECK status tasks_ride(struct engine_run *r, struct news *n, struct error *err);
 /* The step of a task that a worker speaks of. Reasons as for engine_task_done(). */

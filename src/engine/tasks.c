@@ -84,7 +84,7 @@ static void poll_leave_queue(struct engine_poll *p) {
 /* At the end of the line: a lease that was promised to it did not come about. */
 static void poll_join_queue(struct engine_poll *p) {
     struct task_queue *q = p->queue;
-    if (p->link || p->gone) return;
+    if (p->link || p->gone || p->held) return;
     p->link = q->polls_end;
     *q->polls_end = p;
     q->polls_end = &p->next;
@@ -92,7 +92,7 @@ static void poll_join_queue(struct engine_poll *p) {
 
 /* Answers when every lease on its way has arrived, and there is something to tell or no time left. */
 static void poll_maybe_answer(struct engine_poll *p, int64_t now_us) {
-    if (p->pending > 0 || (p->held && !p->gone)) return;
+    if (p->pending > 0 || p->results > 0 || (p->held && !p->gone)) return;
     bool late = now_us >= p->deadline_us;
     if (p->leased == 0 && !late && !p->gone) return;
     if (!p->gone) p->done(p->context, p->tasks, p->leased);
@@ -145,13 +145,29 @@ static void match(struct task_queue *q, int64_t now_us) {
     }
 }
 
+/* Whoever handed in the results that the batch takes; NULL: nobody of the queue. */
+static struct engine_poll *holder_of(const struct engine_run *r, const struct task_queue *q) {
+    for (const struct news *n = r->sent; n; n = n->next) {
+        struct engine_poll *p = n->kind == NEWS_TASK_DONE ? n->task.poll : NULL;
+        if (p && p->queue == q && !p->gone && p->leased + p->pending < p->max) return p;
+    }
+    return NULL;
+}
+
 struct news *tasks_promise(struct engine_run *r, uint32_t step) {
     char mem[QUEUE_KEY_MAX];
     const struct plan_step *s = &r->plan->steps[step];
     if (s->type != PLAN_TASK) return NULL;
     struct task_queue *q = map_get(&r->eng->queues, queue_key(r->ids.tenant_id, s->queue, mem));
-    struct engine_poll *p = q ? next_poll(q) : NULL;
+    struct engine_poll *p = q ? holder_of(r, q) : NULL;
+    if (q && !p) p = next_poll(q);
     return p ? promise(p, r, step) : NULL;
+}
+
+void tasks_result_over(struct engine_poll *p) {
+    ASSERT(p->results > 0);
+    p->results--;
+    if (p->gone) poll_maybe_answer(p, 0);
 }
 
 void tasks_offer(struct engine_run *r, uint32_t step) {
@@ -332,6 +348,7 @@ status engine_poll(struct engine *eng, const struct poll_request *request, engin
     eng->poll_count++;
     *out = p;
     match(q, eng->ports.now_us(eng->ports.context));
+    if (p->held) poll_leave_queue(p);
     engine_arm(eng);
     return ST_OK;
 }
@@ -340,6 +357,10 @@ void engine_poll_release(struct engine *eng, struct engine_poll *p, int64_t dead
     ASSERT(p->held);
     p->held = false;
     p->deadline_us = deadline_us;
+    if (p->leased + p->pending == 0) {
+        poll_join_queue(p);
+        match(p->queue, eng->ports.now_us(eng->ports.context));
+    }
     poll_maybe_answer(p, eng->ports.now_us(eng->ports.context));
     engine_arm(eng);
 }
@@ -428,6 +449,7 @@ static void tell_task(struct engine *eng, const struct task_ref *ref, struct new
     if (st == ST_OK && !(n = news_new(news))) st = no_memory(err);
     if (st == ST_OK) st = run_want(eng, ref->run_id, &r, err);
     if (st == ST_OK) {
+        if (n->kind == NEWS_TASK_DONE && n->task.poll) n->task.poll->results++;
         run_push(r, n);
         return;
     }
@@ -454,7 +476,8 @@ void engine_heartbeat(struct engine *eng, const struct task_ref *ref, int64_t le
 void engine_task_done(struct engine *eng, const struct task_ref *ref, const struct outcome *outcome,
                       const struct engine_caller *caller) {
     struct error err = {0};
-    struct news news = {.kind = NEWS_TASK_DONE, .task = {.outcome = *outcome}};
+    struct news news = {.kind = NEWS_TASK_DONE,
+                        .task = {.outcome = *outcome, .poll = caller->poll}};
     news.task.outcome.actor = caller->actor;
     tell_task(eng, ref, &news, caller, ST_OK, &err);
 }
