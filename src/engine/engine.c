@@ -142,7 +142,7 @@ void engine_run_check(const struct engine_run *r) {
         ASSERT(r->commit.request.count == r->batch.count);
     }
     if (r->stage == STAGE_RESTING) {
-        ASSERT(r->read == NULL && r->start == NULL);
+        ASSERT(r->read == NULL && r->starts == NULL);
         ASSERT(r->sent == NULL); /* what travelled was answered, or taken back */
         ASSERT(!r->claimed || r->last_seq > 0);
         ASSERT(r->started == (f->run.head.status >= RUN_RUNNING));
@@ -194,7 +194,7 @@ void run_drop(struct engine_run *r, status code, const struct error *err) {
     }
     struct news *inbox = r->inbox;
     struct news *sent = r->sent;
-    struct pending_start *start = r->start;
+    struct pending_start *starts = r->starts;
     if (r->read) { /* nobody waits for its answer any more */
         r->read->run = NULL;
         eng->load_count--;
@@ -206,8 +206,12 @@ void run_drop(struct engine_run *r, status code, const struct error *err) {
     mem_free(r);
     answer_list(sent, code, err);
     answer_list(inbox, code, err);
-    if (start && start->done) start->done(start->context, code, err);
-    mem_free(start);
+    while (starts) {
+        struct pending_start *start = starts;
+        starts = start->next;
+        if (start->done) start->done(start->context, code, err);
+        mem_free(start);
+    }
 }
 
 /* ---- time ---- */

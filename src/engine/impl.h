@@ -136,6 +136,7 @@ enum load_purpose {
 enum counts_state { COUNTS_UNKNOWN, COUNTS_FAILED, COUNTS_KNOWN };
 
 struct pending_start { /* a start that waits for its read */
+    struct pending_start *next;
     struct start_request request; /* texts are the caller's, until `done` */
     enum adapter_kind adapter;
     engine_done done;
@@ -164,7 +165,7 @@ struct engine_run {
     struct engine_read *read;    /* under way; at the stages LOADING and READING */
     enum load_purpose purpose;   /* of that */
     bool wanted;                 /* LOAD_LOOK: for its own sake, not only for the news in its inbox */
-    struct pending_start *start; /* LOAD_START, or NULL */
+    struct pending_start *starts; /* LOAD_START: in the order of their coming */
     /* How many runs are active, for admission; good for one decision. */
     enum counts_state counts;
     int64_t tenant_active, plan_active;

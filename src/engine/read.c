@@ -52,8 +52,8 @@ status run_ask(struct engine_run *r, int64_t after_seq, struct error *err) {
     struct engine_read *read = read_new(r->eng, READ_RUN, err);
     ASSERT(!r->read);
     if (!read) return ST_RETRY;
-    const str *ids[] = {&r->run_id, r->start ? &r->start->request.tenant_id : &r->ids.tenant_id,
-                        r->start ? &r->start->request.ref.plan_id : &r->ids.plan_id};
+    const str *ids[] = {&r->run_id, r->starts ? &r->starts->request.tenant_id : &r->ids.tenant_id,
+                        r->starts ? &r->starts->request.ref.plan_id : &r->ids.plan_id};
     str *to[] = {&read->run_id, &read->tenant_id, &read->plan_id};
     for (size_t i = 0; i < COUNT_OF(ids); i++) { /* the run may be dropped meanwhile */
         if (!ids[i]->ptr || arena_try_str(&read->arena, *ids[i], to[i])) continue;

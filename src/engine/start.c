@@ -202,25 +202,55 @@ static void launch(struct engine_run *r, const struct pending_start *start) {
     if (start->done) start->done(start->context, st, &err);
 }
 
-bool start_was_read(struct engine_run *r, const struct engine_read *read) {
-    struct pending_start *start = r->start;
+static void start_answer(struct pending_start *start, status code, const struct error *err) {
+    if (start->done) start->done(start->context, code, err);
+    mem_free(start);
+}
+
+/* The first one launches the run; who came meanwhile asks again. */
+static void launch_first(struct engine_run *r, struct pending_start *list) {
+    struct error starting = {0};
+    struct pending_start *others = list->next;
+    error_at(&starting, REASON_RUN_STARTING, "/runId", "the run is being started");
+    launch(r, list);
+    mem_free(list);
+    while (others) {
+        struct pending_start *start = others;
+        others = start->next;
+        start_answer(start, ST_RETRY, &starting);
+    }
+}
+
+/* Tells whether the run that is there is the one that was to be started. */
+static bool answer_existing(struct engine *eng, struct pending_start *start,
+                            const struct engine_read *read) {
     const struct start_request *q = &start->request;
     struct error err = read->err;
     status st = read->code;
-    r->start = NULL;
-    if (st == ST_NOT_FOUND) {
-        launch(r, start);
-        mem_free(start);
-        return false;
-    }
-    if (st == ST_OK && !is_same_start(r->eng, q, read))
+    if (st == ST_OK && !is_same_start(eng, q, read))
         st = error_at(&err, REASON_RUN_ID_TAKEN, "/runId",
                       "the run id \"%.*s\" is in use for something else", STR_ARG(q->run_id));
     if (st == ST_OK && q->existing) *q->existing = true;
-    if (start->done) start->done(start->context, st, &err);
-    mem_free(start);
-    bool open = st == ST_OK && read->loaded.ours && !run_is_final(read->loaded.info.head.status);
-    if (read->code == ST_OK && (open || r->inbox)) return true;
+    start_answer(start, st, &err);
+    return st == ST_OK;
+}
+
+bool start_was_read(struct engine_run *r, const struct engine_read *read) {
+    struct engine *eng = r->eng;
+    struct pending_start *list = r->starts;
+    r->starts = NULL;
+    if (read->code == ST_NOT_FOUND) {
+        launch_first(r, list);
+        return false;
+    }
+    bool open = read->loaded.ours && !run_is_final(read->loaded.info.head.status);
+    bool same = false;
+    while (list) {
+        struct pending_start *start = list;
+        list = start->next;
+        same |= answer_existing(eng, start, read);
+    }
+    if (read->code == ST_OK && ((same && open) || r->inbox)) return true;
     run_drop(r, ST_RETRY, &read->err);
     return false;
 }
@@ -248,6 +278,13 @@ static void start_resident(struct engine_run *r, struct pending_start *start) {
     mem_free(start);
 }
 
+static void start_add(struct engine_run *r, struct pending_start *start) {
+    struct pending_start **end = &r->starts;
+    while (*end)
+        end = &(*end)->next;
+    *end = start;
+}
+
 void engine_start(struct engine *eng, const struct start_request *request, char *run_id_out,
                   engine_done done, void *context) {
     struct error err = {0};
@@ -269,8 +306,8 @@ void engine_start(struct engine *eng, const struct start_request *request, char 
         st = check_context(eng, q, &start->adapter, &err);
         r = st == ST_OK ? engine_resident(eng, q->run_id) : NULL;
         bool asked = r && r->stage == STAGE_LOADING && r->read && !r->read->begun;
-        if (asked && r->purpose == LOAD_LOOK) { /* an answer is on its way, but may be too old for this */
-            r->start = start;
+        if (asked && r->purpose != LOAD_AGAIN) { /* an answer is on its way, but may be too old for this */
+            start_add(r, start);
             r->purpose = LOAD_START;
             r->stale = true;
             return;
@@ -291,11 +328,11 @@ void engine_start(struct engine *eng, const struct start_request *request, char 
         return;
     }
     if (st == ST_OK) {
-        r->start = start;
+        start_add(r, start);
         r->purpose = LOAD_START;
         st = run_ask(r, 0, &err);
         if (st == ST_OK) return;
-        r->start = NULL;
+        r->starts = NULL;
         run_drop(r, st, &err);
     }
     mem_free(start);

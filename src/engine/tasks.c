@@ -406,7 +406,6 @@ status tasks_find(const struct engine_run *r, const struct news_task *t, uint32_
                   struct error *err) {
     if (t->tenant_id.ptr && !str_eq(t->tenant_id, r->ids.tenant_id))
         return run_not_found(r->run_id, err);
-    if (run_is_final(r->flow.run.head.status)) return lease_lost(err, "the run is finished");
     if (!r->plan) return lease_lost(err, "the run has lost its plan"); /* it can only end */
     int64_t i = plan_find(r->plan, t->step_id);
     if (i < 0)
