@@ -1,4 +1,4 @@
-/* api/admin.c: care of the ledger: statistics, verify, backup, archive, what this process does. */
+/* api/admin.c: maintenance of the ledger: statistics, verify, backup, archive, what this process does. */
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -244,8 +244,8 @@ static void post_backup(struct call *c) {
 
 /* ---- archive ----
  *
- * Lot by lot, and what others want from the ledger in between. Who asked is written down with the
- * first lot. There is a receipt when all is done: before that, a repeated request goes on. */
+ * Batch by batch, and what others want from the ledger in between. Who asked is written down with
+ * the first batch. There is a receipt when all is done: before that, a repeated request goes on. */
 
 #define ARCHIVE(member) FIELD(struct admin_call, archive.member)
 static const struct field archive_fields[] = {

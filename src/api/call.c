@@ -24,7 +24,7 @@ str call_text(struct call *c, const char *fmt, ...) {
 }
 
 str call_path(struct call *c, const char *prefix, str id) {
-    static const char plain[] = "-._~"; /* beside letters and digits */
+    static const char plain[] = "-._~"; /* besides letters and digits */
     struct buf path;
     buf_init(&path, (size_t)4 * ID_BYTES_MAX);
     buf_put_c(&path, prefix);

@@ -324,7 +324,7 @@ MUST_CHECK status plan_check_inline(struct call *call, str text, struct plan_ref
 
 void waits_observe(struct api *api, const struct engine_note *note);
 
-/* ---- append.c: the routes that append events; events.c lists them beside those that read ---- */
+/* ---- append.c: the routes that append events; their rows are in the table of events.c ---- */
 
 void post_run_events(struct call *call);
 void post_events(struct call *call);

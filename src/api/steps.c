@@ -32,7 +32,7 @@ static status keep_payload(void *context, const struct event_record *rec, bool *
     return too_large(err);
 }
 
-/* The output stands in the payload, beside what the engine adds. */
+/* The output is in the payload, along with what the engine adds. */
 static status put_step(struct call *c, const struct step_view *step, str payload, int64_t now_us,
                        struct error *err) {
     struct json_limits limits = {EVENT_BYTES_MAX, JSON_DEPTH_MAX};

@@ -1,5 +1,5 @@
-/* base/limits.h: every bound of the program, with its unit and its reason. A limit that a user meets has its own
- * error; the relations between limits are asserted at compile time. */
+/* base/limits.h: bounds that several modules share, with unit and reason; others stand where they are used. A limit
+ * that a user meets has its own error; the relations between limits are asserted at compile time. */
 #pragma once
 
 #include <assert.h>

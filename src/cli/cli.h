@@ -40,7 +40,7 @@ struct command {
     const char *words;       /* what follows, for people: "RUN", "[FILE|-]", "" */
     int words_min, words_max;
     unsigned traits;
-    uint64_t options; /* OPT_BITs, beside those that every command has */
+    uint64_t options; /* OPT_BITs, in addition to those that every command has */
     uint64_t required;
     status (*run)(struct cli *cli, struct error *err);
     const char *summary;

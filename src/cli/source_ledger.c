@@ -119,7 +119,7 @@ static status alerts(struct source *s, str run_id, struct page *page, struct are
     return ST_OK;
 }
 
-/* ---- care ---- */
+/* ---- maintenance ---- */
 
 static status stats(struct source *s, struct ledger_stats *out, struct error *err) {
     return ledger_stats(of(s), out, err);

@@ -206,7 +206,7 @@ static status alerts(struct source *s, str run_id, struct page *page, struct are
     return get_page(s, &t, &view_alert, page, arena, out, err);
 }
 
-/* ---- care ---- */
+/* ---- maintenance ---- */
 
 static status stats(struct source *s, struct ledger_stats *out, struct error *err) {
     struct target t;

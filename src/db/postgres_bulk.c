@@ -7,7 +7,7 @@
  * cannot travel in the pipeline. Updates count: as many rows must change as were sent.
  *
  * A COPY is asked for, opened by the server's answer, fed, ended, and settled when something else
- * is to be sent: between these steps the caller goes on, and the server works beside it.
+ * is to be sent: between these steps the caller goes on while the server works.
  *
  * Tried and slower: VALUES lists of many rows, arrays of a composite type (little gained, and tied
  * to the table's shape), COPY into a temporary table and UPDATE from there, INSERT ... ON CONFLICT

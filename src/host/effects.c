@@ -298,8 +298,8 @@ void host_effects_stop(struct host_effects *e, struct attempt *attempt) {
     answer_failed(w, REASON_CANCELLED, STR("cancelled: the effect goes on"));
 }
 
-void host_effects_mind(struct host_effects *e, str run_id) {
-    dispatcher_mind(e->dispatcher, run_id);
+void host_effects_serve(struct host_effects *e, str run_id) {
+    dispatcher_serve(e->dispatcher, run_id);
 }
 
 void host_effects_wake(struct host_effects *e) { dispatcher_wake(e->dispatcher); }

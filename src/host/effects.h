@@ -19,8 +19,8 @@ MUST_CHECK status host_effects_open(uv_loop_t *loop, const struct dispatcher_opt
 void host_effects_start(struct host_effects *e, struct attempt *attempt);
 /* Its effect goes on; the step does not wait for it any more: `done` comes at once, CANCELLED. */
 void host_effects_stop(struct host_effects *e, struct attempt *attempt);
-/* See dispatcher_mind(). */
-void host_effects_mind(struct host_effects *e, str run_id);
+/* See dispatcher_serve(). */
+void host_effects_serve(struct host_effects *e, str run_id);
 void host_effects_wake(struct host_effects *e);
 void host_effects_tell(struct host_effects *e, const struct effect_info *info);
 bool host_effects_idle(const struct host_effects *e);

@@ -233,7 +233,7 @@ static void has_read(struct reader_job *job) {
     read->err = job->err;
     bool found = read->kind == READ_RUN && read->code == ST_OK;
     if (found && h->effects && loaded->held == loaded->ours)
-        host_effects_mind(h->effects, read->run_id);
+        host_effects_serve(h->effects, read->run_id);
     if (found && loaded->ours && read->after_seq == 0 && read->row_count > 0 &&
         !run_is_final(loaded->info.head.status) &&
         engine_launch_ref(&read->rows[0], &read->arena, &ref))
@@ -519,7 +519,7 @@ static status open_effects(struct host *h, struct error *err) {
                                          .batches = h->options.effect_batches,
                                          .lease_ms = h->options.effect_lease_ms,
                                          .alone = !h->postgres,
-                                         .only_minded = h->options.only_asked,
+                                         .only_served = h->options.only_asked,
                                          .metrics = h->options.metrics};
     options.deliver.guard = h->options.guard;
     options.deliver.secret = effect_secret;

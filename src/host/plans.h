@@ -6,8 +6,8 @@
  * source had it for that tenant, or if it lies in the operator's folder, which is everybody's.
  * A remote plan is fetched with the loop's own HTTP client; remote ones and large local ones are
  * read on a thread of libuv's pool, which sees nothing but the fetch's own memory: so a fetch under
- * way can be left alone when the host closes. The database is asked on the loop's thread, whose
- * connection it is: one row, found by its key.
+ * way can be left alone when the host closes. The store is asked by a reader thread. Only a small
+ * file in the operator's folder is read where it is asked for.
  * Threads: all calls on the loop's thread. */
 #pragma once
 

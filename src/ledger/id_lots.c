@@ -51,7 +51,7 @@ static struct id_entry entry_get(const uint8_t *p) {
 /* ---- the lot that is being filled ---- */
 
 /* Ids without a gap, from the first of a lot on. A group may end in the next lot, and one more may
- * be on its way by then (group.c): it is sealed right after. */
+ * be on its way by then (append.c): it is sealed right after. */
 struct id_lot {
     int64_t first; /* the sequence number of id8[0] */
     size_t count;

@@ -303,7 +303,7 @@ MUST_CHECK status ledger_list_alerts(struct ledger *ledger, const struct alert_q
                                      struct arena *arena, struct alert **alerts, size_t *count,
                                      struct error *err);
 
-/* ---- care ---- */
+/* ---- maintenance ---- */
 
 struct ledger_stats {
     int64_t tenants, runs, open_runs, events, alerts, rejections, checkpoints, bytes;

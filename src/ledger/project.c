@@ -24,7 +24,7 @@ static const struct db_col step_cols[] = {
     {"step_pos", DB_INT}, {"attempt", DB_INT}, {"state", DB_INT}, {"started_seq", DB_INT},
     {"ended_seq", DB_INT}, {"result_seq", DB_INT}, {"step_id", DB_TEXT}, {"step_uuid", DB_BLOB}};
 enum { STEP_STATE_COLS = 6 }; /* those that change */
-enum { LEASE_MOVE_COLS = 4 }; /* all but `poked`: a poke that came meanwhile must be seen */
+enum { LEASE_MOVE_COLS = 4 }; /* all but `poked`: a wake-up that came meanwhile must be seen */
 static const struct db_col alert_cols[] = {
     {"run_no", DB_INT}, {"seq", DB_INT}, {"prior", DB_TEXT}, {"attempted", DB_TEXT}};
 static const struct db_col lease_cols[] = {

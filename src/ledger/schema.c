@@ -208,7 +208,7 @@ static status create_v2(struct db *db, struct error *err) {
     return db_exec(db, leases_sql, err);
 }
 
-/* Version 3: what stands beside the events (access.h). The audit trail and the plans are history
+/* Version 3: what is kept besides the events (access.h). The audit trail and the plans are history
  * and refuse changes as the events do; receipts and keys are not.
  *
  * api_receipt has no unique constraint on purpose: a commit must not fail, nor wait for another

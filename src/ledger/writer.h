@@ -35,8 +35,8 @@ struct writer_call {
     /* Called on the ledger thread; NULL only inside writer_append(). */
     void (*done)(struct writer_call *call);
     /* Runs alone on the ledger thread, between two groups; its status becomes `code`. Each costs
-     * all others the time that it takes: only for what cannot be part of a group, with the reason
-     * beside it. */
+     * all others the time that it takes: only for what cannot be part of a group, with a comment
+     * that says why. */
     status (*task)(struct ledger *ledger, void *task_context, struct error *err);
     void *task_context;
     void *context;                /* the caller's */

@@ -1,6 +1,6 @@
 /* outbox/deliver.h: the integrations: one attempt to carry out one effect outside.
  *
- * Nobody but the outbox worker (outbox.h) calls this: an effect is requested in the ledger, and
+ * Nobody but the outbox worker (dispatch.h) calls this: an effect is requested in the ledger, and
  * only what was claimed there is delivered. Every delivery carries the effect's idempotency key to
  * its receiver, so that one which comes twice can be told.
  *

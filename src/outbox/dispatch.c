@@ -1,8 +1,8 @@
 /* outbox/dispatch.c: from an effect that is due to the record of its end.
  *
  *     look (a read) ─┐
- *                    ├─> claims ──> durable ──> deliver ──> record ──> durable ──> the next of the
- * batch told ──────────┘   (members)                          (member)
+ *                    ├─> claims ──> durable ──> deliver ──> record ──> durable ──> the next one
+ *     told ──────────┘   (members)                          (member)
  *
  * A batch is at one stage, and batch_move() moves it. Whatever goes to the ledger thread is a
  * member of the group that is being committed there, one request for each effect: one that has
@@ -23,7 +23,7 @@ enum {
     LOOK_PAGES_MAX = 100,   /* of nothing that can be claimed, before we give up until later */
 };
 #define ASK_ARENA_MAX ((size_t)16 * 1024 * 1024)
-#define MINDED_BYTES_MAX ((size_t)256 * 1024) /* the ids of runs; thousands */
+#define SERVED_BYTES_MAX ((size_t)256 * 1024) /* the ids of runs; thousands */
 #define BATCH_ARENA_KEPT ((size_t)128 * 1024) /* of a batch that is over */
 
 /* ---- what is under way ---- */
@@ -116,7 +116,7 @@ struct dispatcher {
     bool expiring; /* leases of the process before us are being ended */
     bool halted;
     size_t under_way;   /* calls on the bridge, and at the readers */
-    struct map minded;  /* ids of runs, in `arena`; the values mean nothing */
+    struct map served;  /* ids of runs, in `arena`; the values mean nothing */
     struct buf runs;    /* the same as JSON: "a","b" */
     int64_t latest_us;  /* the newest time of any tenant; 0: not read yet */
     int64_t timeout_ms; /* of a delivery */
@@ -430,7 +430,7 @@ static void claim_all(struct batch *b) {
 
 void dispatcher_tell(struct dispatcher *d, const struct effect_info *info) {
     if (d->halted || d->o.only_asks) return;
-    if (d->o.only_minded && !map_get(&d->minded, info->run_id)) return;
+    if (d->o.only_served && !map_get(&d->served, info->run_id)) return;
     bool others = d->again || d->expiring || d->paused; /* wait, and were there before it */
     struct batch *b = others ? NULL : batch_begin(d, BATCH_CLAIMING);
     if (!b) {
@@ -483,7 +483,7 @@ static void look_on(struct batch *b) {
 }
 
 static bool take_runs(const struct dispatcher *d, struct batch *b) {
-    if (!d->o.only_minded) return true;
+    if (!d->o.only_served) return true;
     char *text = arena_try_raw(&b->arena, d->runs.len + 2);
     if (!text) return false;
     text[0] = '[';
@@ -530,15 +530,15 @@ void dispatcher_wake(struct dispatcher *d) {
 }
 
 /* Too many to tell them apart: then all, so that none is left. */
-void dispatcher_mind(struct dispatcher *d, str run_id) {
+void dispatcher_serve(struct dispatcher *d, str run_id) {
     str id = STR_NONE;
-    if (!d->o.only_minded || d->halted || map_get(&d->minded, run_id)) return;
+    if (!d->o.only_served || d->halted || map_get(&d->served, run_id)) return;
     if (d->runs.len > 0) buf_put_char(&d->runs, ',');
     buf_put_json_str(&d->runs, run_id);
-    if (d->runs.full || !arena_try_str(&d->arena, run_id, &id) || !map_put(&d->minded, id, d)) {
+    if (d->runs.full || !arena_try_str(&d->arena, run_id, &id) || !map_put(&d->served, id, d)) {
         LOG(LOG_WARN, "too many runs: effects of all others are delivered here, too",
-            LOG_N("runs", (int64_t)d->minded.count));
-        d->o.only_minded = false;
+            LOG_N("runs", (int64_t)d->served.count));
+        d->o.only_served = false;
     }
     poll_now(d);
 }
@@ -641,7 +641,7 @@ static void ask_answer(struct ask *a, status st, const struct effect_info *info,
                        const struct error *err) {
     struct dispatcher *d = a->d;
     if (!d->halted) {
-        if (st == ST_OK) dispatcher_mind(d, info->run_id); /* it may be another's */
+        if (st == ST_OK) dispatcher_serve(d, info->run_id); /* it may be another's */
         a->done(a->context, st, info, existing, err);
         if (st == ST_OK && !existing) dispatcher_tell(d, info);
     }
@@ -752,7 +752,7 @@ static str cut(str s, size_t max) {
 
 static void on_closed(uv_handle_t *handle) {
     struct dispatcher *d = handle->data;
-    map_release(&d->minded);
+    map_release(&d->served);
     buf_release(&d->runs);
     arena_release(&d->arena);
     mem_free(d);
@@ -775,8 +775,8 @@ status dispatcher_open(uv_loop_t *loop, const struct dispatcher_options *options
     d->loop = loop;
     arena_init(&d->arena, 1024, SIZE_MAX);
     arena_init(&d->expiry.arena, 4096, SIZE_MAX);
-    map_init(&d->minded);
-    buf_init(&d->runs, MINDED_BYTES_MAX);
+    map_init(&d->served);
+    buf_init(&d->runs, SERVED_BYTES_MAX);
     use_defaults(d);
     d->o.worker = arena_str(&d->arena, cut(options->worker, ACTOR_BYTES_MAX));
     make_batches(d);

@@ -40,7 +40,7 @@ struct dispatcher_options {
     int64_t lease_ms;                /* 0: what a batch may take at most, and half a minute */
     bool alone;              /* nobody else delivers from this ledger: what was under way is over */
     bool only_asks;          /* delivers nothing: another process does */
-    bool only_minded;        /* delivers only for runs that it was told to mind */
+    bool only_served;        /* delivers only for runs that it was told of: dispatcher_serve() */
     struct metrics *metrics; /* or NULL */
     /* An effect has ended here, COMPLETED or DEAD_LETTER; or NULL. */
     void (*settled)(void *context, const struct effect_info *info);
@@ -54,10 +54,10 @@ void dispatcher_wake(struct dispatcher *d);
 /* This effect was just requested, and is PENDING: takes it, if there is room; else a look will find
  * it. Copied. */
 void dispatcher_tell(struct dispatcher *d, const struct effect_info *info);
-/* The run is carried out here: with `only_minded` its effects are delivered here from now on, and
+/* The run is carried out here: with `only_served` its effects are delivered here from now on, and
  * those of other runs are left to whoever is set up for them. The runs of requested effects are
- * minded without a word. */
-void dispatcher_mind(struct dispatcher *d, str run_id);
+ * served without being told. */
+void dispatcher_serve(struct dispatcher *d, str run_id);
 /* Nothing is under way, and nothing was due when it last looked. */
 bool dispatcher_idle(const struct dispatcher *d);
 /* Requests an effect (outbox_request()) without waiting; all of `request` is copied. `done` is

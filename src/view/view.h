@@ -5,7 +5,7 @@
  * what a server answers is shown by the same code as what a ledger says. A new member is one row
  * here, and one property of the schema in contracts/openapi.json: a test compares the two.
  *
- * Objects are passed as pointers to the struct that stands beside the noun below. */
+ * Objects are passed as pointers to the struct named next to the noun below. */
 #pragma once
 
 #include "base/members.h"
@@ -61,7 +61,7 @@ struct node_shown { /* a server */
 
 /* One JSON object. */
 void view_write(const struct noun *noun, const void *object, struct buf *out);
-/* Its members without the braces: others stand beside them. */
+/* Its members without the braces: the caller adds others. */
 void view_members(const struct noun *noun, const void *object, struct buf *out);
 /* Lenient, see base/members.h: what the text does not say is 0 or STR_NONE. Texts live as long as
  * `from`, those of JSON values as long as the arena. */

@@ -17,8 +17,8 @@ enum {
     INITIATOR_WORKFLOW = 1,
     RETRY_FIRST_MS = 1000, /* of an attempt whose worker died */
     RETRY_MOST_MS = 10000,
-    COMMAND_OVERHEAD = 1024, /* of a command beside its input: names, queue, timeouts */
-    IDS_BYTES_MAX = 8192,    /* of an input beside body and reference: five ids, escaped */
+    COMMAND_OVERHEAD = 1024, /* of a command besides its input: names, queue, timeouts */
+    IDS_BYTES_MAX = 8192,    /* of an input besides body and reference: five ids, escaped */
 };
 
 /* ---- inputs ---- */

@@ -1,4 +1,4 @@
-/* ledger/access/access.h: what stands beside the events: API keys, receipts of repeated requests, the
+/* ledger/access/access.h: what is kept besides the events: API keys, receipts of repeated requests, the
  * audit trail, plans kept in the database.
  *
  * Everything that changes here is written in one transaction with its rider: the receipt that makes
