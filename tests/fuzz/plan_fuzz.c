@@ -13,7 +13,7 @@ static void check_problems(const struct plan_problems *problems, size_t size) {
     for (size_t i = 0; i < problems->count; i++) {
         const struct plan_problem *p = &problems->items[i];
         size_t bad = 0;
-        ASSERT(p->code != NULL && p->line >= 1 && p->column >= 1);
+        ASSERT(p->code != REASON_NONE && p->line >= 1 && p->column >= 1);
         ASSERT((size_t)p->line + (size_t)p->column <= size + 2);
         ASSERT(p->message.len > 0 && str_utf8(p->message, &bad) && str_utf8(p->pointer, &bad));
         ASSERT(p->pointer.len == 0 || p->pointer.ptr[0] == '/');
