@@ -7,10 +7,10 @@
 #include "base/time.h"
 #include "outbox/change.h"
 
-enum { LIST_DEFAULT = 50, LIST_MAX = 1000, LIST_LOT = 32 };
-enum { REQUEUE_DEFAULT = 100, REQUEUE_MAX = 1000, REQUEUE_LOT = 32 };
+enum { LIST_DEFAULT = 50, LIST_MAX = 1000, LIST_BATCH = 32 };
+enum { REQUEUE_DEFAULT = 100, REQUEUE_MAX = 1000, REQUEUE_BATCH = 32 };
 #define LIST_BYTES_MAX ((size_t)4 * 1024 * 1024)  /* a page with so much ends */
-#define LOT_ARENA_MAX ((size_t)256 * 1024 * 1024) /* the largest effects that there can be */
+#define BATCH_ARENA_MAX ((size_t)256 * 1024 * 1024) /* the largest effects that there can be */
 
 struct put_back { /* one of many, on its way */
     struct bridge_call call;
@@ -33,12 +33,12 @@ struct effect_call {
     struct outbox_filter filter;
     /* Putting many back. */
     str actor;
-    struct arena lot_arena;
-    struct put_back *lot;
-    size_t lot_count, unanswered;
+    struct arena batch_arena;
+    struct put_back *batch;
+    size_t batch_count, unanswered;
     int64_t requeued;
     bool more;
-    status failed; /* of the lot: the first, */
+    status failed; /* of the batch: the first, */
     struct error why;
 };
 #define AT(member) FIELD(struct effect_call, member)
@@ -173,13 +173,13 @@ static status list_effects(struct call *c, struct ledger *reader, struct error *
         e->filter.tenant_id = c->tenant_id;
     }
     if (st != ST_OK) return st;
-    arena_init(&arena, (size_t)16 * 1024, LOT_ARENA_MAX);
+    arena_init(&arena, (size_t)16 * 1024, BATCH_ARENA_MAX);
     page_begin(&c->out);
     do {
         struct effect_info *items = NULL;
         size_t count = 0;
         arena_reset(&arena);
-        st = outbox_list(reader, &e->filter, left < LIST_LOT ? (size_t)left : LIST_LOT, &arena,
+        st = outbox_list(reader, &e->filter, left < LIST_BATCH ? (size_t)left : LIST_BATCH, &arena,
                          &items, &count, &next, err);
         for (size_t i = 0; i < count && st == ST_OK; i++) {
             view_write(&view_effect, &items[i], &c->out);
@@ -380,14 +380,14 @@ static void post_requeue(struct call *c) {
 
 /* ---- putting many back ----
  *
- * In lots: a lot is read, and its requeues go to the ledger thread together, as one group or as
- * parts of others. Each effect has its own audit record, in the commit that puts it back; the
+ * In batches: a batch is read, and its requeues go to the ledger thread together, as one group or
+ * as parts of others. Each effect has its own audit record, in the commit that puts it back; the
  * receipt is written at the end. A request that was cut off goes on with what is left when it is
  * repeated. */
 
 static void make_put_back(struct call *c, struct put_back *p, const struct effect_info *info) {
     struct effect_call *e = c->own;
-    char *id = arena_alloc(&e->lot_arena, UUID_TEXT_LEN);
+    char *id = arena_alloc(&e->batch_arena, UUID_TEXT_LEN);
     uuid_format(info->effect.id, id);
     about(c, info);
     (void)call_riders(c, str_n(id, UUID_TEXT_LEN), e->reason, 200, true);
@@ -397,28 +397,28 @@ static void make_put_back(struct call *c, struct put_back *p, const struct effec
     p->change.request.riders = &p->rider;
 }
 
-static status prepare_lot(struct call *c, struct ledger *reader, struct error *err) {
+static status prepare_batch(struct call *c, struct ledger *reader, struct error *err) {
     struct effect_call *e = c->own;
     struct effect_info *dead = NULL;
     int64_t left = e->limit - e->requeued;
     int64_t next = 0;
     size_t count = 0;
-    arena_reset(&e->lot_arena);
+    arena_reset(&e->batch_arena);
     struct outbox_maker maker = {.settings = host_outbox_settings(c->api->options.host),
                                  .actor = e->actor,
                                  .now_us = clock_wall_us(),
-                                 .arena = &e->lot_arena};
+                                 .arena = &e->batch_arena};
     e->filter.statuses = 1U << OUTBOX_DEAD_LETTER;
-    status st = outbox_list(reader, &e->filter, left < REQUEUE_LOT ? (size_t)left : REQUEUE_LOT,
-                            &e->lot_arena, &dead, &count, &next, err);
-    e->lot = arena_alloc(&e->lot_arena, (count + 1) * sizeof(*e->lot));
+    status st = outbox_list(reader, &e->filter, left < REQUEUE_BATCH ? (size_t)left : REQUEUE_BATCH,
+                            &e->batch_arena, &dead, &count, &next, err);
+    e->batch = arena_alloc(&e->batch_arena, (count + 1) * sizeof(*e->batch));
     for (size_t i = 0; i < count && st == ST_OK; i++) {
-        st = outbox_make_requeue(&maker, &dead[i], e->reason, &e->lot[i].change, err);
-        if (st == ST_OK) make_put_back(c, &e->lot[i], &dead[i]);
+        st = outbox_make_requeue(&maker, &dead[i], e->reason, &e->batch[i].change, err);
+        if (st == ST_OK) make_put_back(c, &e->batch[i], &dead[i]);
     }
     about(c, &(struct effect_info){.tenant_id = e->filter.tenant_id}); /* no single run */
     c->engine_attempt = c->logical_attempt = 0;
-    e->lot_count = count;
+    e->batch_count = count;
     e->filter.before = next;
     e->more = next > 0;
     return st;
@@ -426,9 +426,9 @@ static status prepare_lot(struct call *c, struct ledger *reader, struct error *e
 
 static void answer_all(struct call *c) { call_answer(c, 200); }
 
-static void lot_prepared(struct call *c);
+static void batch_prepared(struct call *c);
 
-static void lot_done(struct call *c) {
+static void batch_done(struct call *c) {
     struct effect_call *e = c->own;
     if (e->failed != ST_OK) {
         call_fail(c, &e->why);
@@ -439,7 +439,7 @@ static void lot_done(struct call *c) {
         return;
     }
     if (e->more && e->requeued < e->limit) {
-        call_read(c, prepare_lot, lot_prepared);
+        call_read(c, prepare_batch, batch_prepared);
         return;
     }
     json_object_begin(&c->out);
@@ -466,23 +466,23 @@ static void one_done(struct bridge_call *call) {
         e->why = err;
     }
     ASSERT(e->unanswered > 0);
-    if (--e->unanswered == 0) lot_done(c);
+    if (--e->unanswered == 0) batch_done(c);
 }
 
-static void lot_prepared(struct call *c) {
+static void batch_prepared(struct call *c) {
     struct effect_call *e = c->own;
-    e->unanswered = e->lot_count;
-    for (size_t i = 0; i < e->lot_count; i++) {
-        struct put_back *p = &e->lot[i];
+    e->unanswered = e->batch_count;
+    for (size_t i = 0; i < e->batch_count; i++) {
+        struct put_back *p = &e->batch[i];
         p->call = (struct bridge_call){.write.request = p->change.request, .done = one_done};
         bridge_submit(c->api->bridge, &p->call);
     }
-    if (e->lot_count == 0) lot_done(c);
+    if (e->batch_count == 0) batch_done(c);
 }
 
-static void lots_over(struct call *c) {
+static void batches_over(struct call *c) {
     struct effect_call *e = c->own;
-    arena_release(&e->lot_arena);
+    arena_release(&e->batch_arena);
 }
 
 static void post_requeue_all(struct call *c) {
@@ -498,9 +498,9 @@ static void post_requeue_all(struct call *c) {
     e->filter.run_id = e->run;
     e->filter.type = e->type;
     e->actor = call_actor(c);
-    arena_init(&e->lot_arena, (size_t)16 * 1024, LOT_ARENA_MAX);
-    c->ended = lots_over;
-    call_read(c, prepare_lot, lot_prepared);
+    arena_init(&e->batch_arena, (size_t)16 * 1024, BATCH_ARENA_MAX);
+    c->ended = batches_over;
+    call_read(c, prepare_batch, batch_prepared);
 }
 
 #define READERS (ROLE_VIEWER | ROLE_OPERATOR)

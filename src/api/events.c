@@ -2,7 +2,7 @@
 #include "api/impl.h"
 
 enum { EVENTS_DEFAULT = 100, CAUSES_DEFAULT = 100, ALERTS_DEFAULT = 50, TRACE_RUNS_MAX = 1000 };
-enum { LOT_EVENTS = 100, PAGE_BYTES_MAX = 4 * 1024 * 1024 };
+enum { SLICE_EVENTS = 100, PAGE_BYTES_MAX = 4 * 1024 * 1024 };
 
 struct read {
     str tenant, run, cursor;
@@ -52,12 +52,12 @@ static status read_query(struct call *c, const struct field *fields, size_t coun
 }
 
 /* Reads at most `limit` events after `after`. */
-typedef status (*read_lot)(struct call *c, struct ledger *reader, int64_t after, size_t limit,
+typedef status (*read_slice)(struct call *c, struct ledger *reader, int64_t after, size_t limit,
                            struct event_page *page, struct error *err);
 
-/* An event has up to 256 KiB: a page is read lot by lot, and is short when it has grown large. Has
+/* An event has up to 256 KiB: a page is read slice by slice, and is short when it has grown large. Has
  * one event at least if there is any. */
-static status put_page(struct call *c, struct ledger *reader, read_lot read, struct error *err) {
+static status put_page(struct call *c, struct ledger *reader, read_slice read, struct error *err) {
     struct read *r = c->own;
     int64_t last = r->after;
     int64_t left = r->limit;
@@ -66,8 +66,8 @@ static status put_page(struct call *c, struct ledger *reader, read_lot read, str
     while (more && left > 0 && c->out.len < PAGE_BYTES_MAX) {
         struct event_page page = {0};
         struct arena_mark mark = arena_mark(&c->arena);
-        size_t lot = left < LOT_EVENTS ? (size_t)left : LOT_EVENTS;
-        status st = read(c, reader, last, lot, &page, err);
+        size_t slice = left < SLICE_EVENTS ? (size_t)left : SLICE_EVENTS;
+        status st = read(c, reader, last, slice, &page, err);
         if (st != ST_OK && st != ST_NOT_FOUND) return st;
         size_t i = 0; /* (what is not found, a tenant or a trace, has no events) */
         for (; i < page.count && (i == 0 || c->out.len < PAGE_BYTES_MAX); i++) {
@@ -78,7 +78,7 @@ static status put_page(struct call *c, struct ledger *reader, read_lot read, str
                 event_record_json(rec, &c->out);
             last = r->feed ? rec->seq : rec->run_seq;
         }
-        more = i == lot || i < page.count;
+        more = i == slice || i < page.count;
         left -= (int64_t)i;
         arena_rewind(&c->arena, mark);
     }
@@ -88,7 +88,7 @@ static status put_page(struct call *c, struct ledger *reader, read_lot read, str
 
 /* ---- a run's events, a tenant's feed ---- */
 
-static status lot_of_run(struct call *c, struct ledger *reader, int64_t after, size_t limit,
+static status slice_of_run(struct call *c, struct ledger *reader, int64_t after, size_t limit,
                          struct event_page *page, struct error *err) {
     return ledger_read_records(reader, c->run_id, after, limit, &c->arena, page, err);
 }
@@ -96,17 +96,17 @@ static status lot_of_run(struct call *c, struct ledger *reader, int64_t after, s
 static status page_of_run(struct call *c, struct ledger *reader, struct error *err) {
     struct run_info info;
     status st = call_find_run(c, reader, c->args[0], &info, err);
-    return st == ST_OK ? put_page(c, reader, lot_of_run, err) : st;
+    return st == ST_OK ? put_page(c, reader, slice_of_run, err) : st;
 }
 
-static status lot_of_tenant(struct call *c, struct ledger *reader, int64_t after, size_t limit,
+static status slice_of_tenant(struct call *c, struct ledger *reader, int64_t after, size_t limit,
                             struct event_page *page, struct error *err) {
     struct read *r = c->own;
     return ledger_read_tenant(reader, r->tenant, after, limit, &c->arena, page, err);
 }
 
 static status page_of_tenant(struct call *c, struct ledger *reader, struct error *err) {
-    return put_page(c, reader, lot_of_tenant, err);
+    return put_page(c, reader, slice_of_tenant, err);
 }
 
 static void stream_ended(void *context) { share_give(context, SHARE_STREAMS); }
@@ -234,9 +234,9 @@ static status load_causes(struct call *c, struct ledger *reader, struct error *e
     size_t limit = (size_t)r->limit;
     struct arena_mark mark = arena_mark(&c->arena);
     status st = ledger_causes(reader, r->id, limit, &c->arena, &page, &more, err);
-    if (st == ST_RETRY && limit > LOT_EVENTS) { /* they do not fit: fewer do */
+    if (st == ST_RETRY && limit > SLICE_EVENTS) { /* they do not fit: fewer do */
         arena_rewind(&c->arena, mark);
-        limit = LOT_EVENTS;
+        limit = SLICE_EVENTS;
         st = ledger_causes(reader, r->id, limit, &c->arena, &page, &more, err);
     }
     if (st == ST_NOT_FOUND ||
@@ -301,7 +301,7 @@ static status tenant_of_trace(struct call *c, struct ledger *reader, uuid trace,
     return ST_OK;
 }
 
-static status lot_of_trace(struct call *c, struct ledger *reader, int64_t after, size_t limit,
+static status slice_of_trace(struct call *c, struct ledger *reader, int64_t after, size_t limit,
                            struct event_page *page, struct error *err) {
     struct read *r = c->own;
     if (!r->tenant.ptr) return ST_NOT_FOUND;
@@ -312,7 +312,7 @@ static status load_trace(struct call *c, struct ledger *reader, struct error *er
     struct read *r = c->own;
     r->feed = true;
     status st = r->tenant.ptr ? ST_OK : tenant_of_trace(c, reader, r->id, &r->tenant, err);
-    return st == ST_OK ? put_page(c, reader, lot_of_trace, err) : st;
+    return st == ST_OK ? put_page(c, reader, slice_of_trace, err) : st;
 }
 
 static void get_trace(struct call *c) {

@@ -1,11 +1,11 @@
 /* cli/append.c: cairn ledger append: NDJSON in, one result line per event out, in bounded memory.
  *
- * Lines are gathered into lots. A lot goes to the ledger thread when it is full, or as soon as the
- * input has no more for now and nothing is being committed; while one lot commits, the next is read
- * and parsed. Results are printed when the lot's commit is durable, in input order, for the ledger
+ * Lines are gathered into batches. A batch goes to the ledger thread when it is full, or as soon as the
+ * input has no more for now and nothing is being committed; while one batch commits, the next is read
+ * and parsed. Results are printed when the batch's commit is durable, in input order, for the ledger
  * thread answers in the order it was asked.
  *
- * Threads: a lot belongs to the main thread while it is filled and printed, to the ledger thread in
+ * Threads: a batch belongs to the main thread while it is filled and printed, to the ledger thread in
  * between; it comes back through a queue, and an eventfd wakes the main thread when it waits for
  * its input at the same time. */
 #include <errno.h>
@@ -28,18 +28,18 @@
 #include "outbox/outbox.h"
 #include "server/outbox_env.h"
 
-enum { LOTS = 3, GROUP_DEFAULT = 512 };
-#define LOT_BYTES_FULL ((size_t)2 * 1024 * 1024) /* keeps an import of large events small, too */
-#define LOT_BYTES_MAX (LOT_BYTES_FULL + 2 * EVENT_BYTES_MAX)
+enum { BATCHES = 3, GROUP_DEFAULT = 512 };
+#define BATCH_BYTES_FULL ((size_t)2 * 1024 * 1024) /* keeps an import of large events small, too */
+#define BATCH_BYTES_MAX (BATCH_BYTES_FULL + 2 * EVENT_BYTES_MAX)
 #define REMOTE_BODY_MAX ((size_t)8 * 1024 * 1024) /* the API takes no more */
 #define PARSED_BYTES_MAX (64 * EVENT_BYTES_MAX)   /* JSON values need more room than their text */
 
 struct line {
     int64_t number;
-    struct error *refused; /* before it came to the ledger; in the lot's arena */
+    struct error *refused; /* before it came to the ledger; in the batch's arena */
 };
 
-struct lot {
+struct batch {
     struct writer_call call;
     struct import *import;
     struct arena arena;
@@ -63,40 +63,40 @@ struct import {
     struct writer_stream stream; /* once a commit failed, what was sent behind it is not stored */
     struct queue *done;
     int wake; /* eventfd */
-    struct lot lots[LOTS];
-    struct lot *idle[LOTS];
+    struct batch batches[BATCHES];
+    struct batch *idle[BATCHES];
     size_t idle_count, in_flight;
     int64_t appended, duplicates, refused, unanswered;
     int64_t first_unanswered, last_unanswered; /* line numbers */
     struct error failure; /* the first that ended the import; code ST_OK: none */
 };
 
-/* ---- lots ---- */
+/* ---- batches ---- */
 
-static void lot_reset(struct lot *lot) {
-    arena_reset(&lot->arena);
-    size_t n = lot->import->group;
-    lot->lines = ARENA_ARRAY(&lot->arena, struct line, n);
-    lot->line_count = 0;
-    lot->call = (struct writer_call){.context = lot, .stream = &lot->import->stream};
-    lot->call.request =
-        (struct append_request){.items = ARENA_ARRAY(&lot->arena, struct append_item, n),
-                                .results = ARENA_ARRAY(&lot->arena, struct append_result, n),
+static void batch_reset(struct batch *batch) {
+    arena_reset(&batch->arena);
+    size_t n = batch->import->group;
+    batch->lines = ARENA_ARRAY(&batch->arena, struct line, n);
+    batch->line_count = 0;
+    batch->call = (struct writer_call){.context = batch, .stream = &batch->import->stream};
+    batch->call.request =
+        (struct append_request){.items = ARENA_ARRAY(&batch->arena, struct append_item, n),
+                                .results = ARENA_ARRAY(&batch->arena, struct append_result, n),
                                 .outside = true,
-                                .arena = &lot->arena};
-    lot->empty_bytes = lot->arena.used;
+                                .arena = &batch->arena};
+    batch->empty_bytes = batch->arena.used;
 }
 
-static bool lot_is_full(const struct lot *lot) {
-    return lot->line_count == lot->import->group ||
-           lot->arena.used - lot->empty_bytes >= LOT_BYTES_FULL;
+static bool batch_is_full(const struct batch *batch) {
+    return batch->line_count == batch->import->group ||
+           batch->arena.used - batch->empty_bytes >= BATCH_BYTES_FULL;
 }
 
 /* On the ledger thread. */
-static void lot_answered(struct writer_call *call) {
-    struct lot *lot = call->context;
-    int wake = lot->import->wake;
-    bool pushed = queue_try_push(lot->import->done, lot); /* it has room for all lots there are */
+static void batch_answered(struct writer_call *call) {
+    struct batch *batch = call->context;
+    int wake = batch->import->wake;
+    bool pushed = queue_try_push(batch->import->done, batch); /* it has room for all batches there are */
     ASSERT(pushed);
     uint64_t one = 1;
     ssize_t n = write(wake, &one, sizeof(one));
@@ -124,61 +124,61 @@ static void put_unanswered(struct import *im, struct buf *out, int64_t line,
     im->last_unanswered = line;
 }
 
-static void print_line(struct import *im, const struct lot *lot, const struct line *line,
+static void print_line(struct import *im, const struct batch *batch, const struct line *line,
                        const struct append_result *r) {
     struct buf *out = list_json(&im->results);
     if (line->refused)
         put_refusal(out, line->number, line->refused);
-    else if (lot->call.code != ST_OK)
-        put_unanswered(im, out, line->number, &lot->call.err);
+    else if (batch->call.code != ST_OK)
+        put_unanswered(im, out, line->number, &batch->call.err);
     else if (r->code != ST_OK)
         put_refusal(out, line->number, r->err);
     else
         view_write(&view_result, r, out);
     list_json_end(&im->results);
-    if (line->refused || (lot->call.code == ST_OK && r->code != ST_OK))
+    if (line->refused || (batch->call.code == ST_OK && r->code != ST_OK))
         im->refused++;
-    else if (lot->call.code == ST_OK && r->duplicate)
+    else if (batch->call.code == ST_OK && r->duplicate)
         im->duplicates++;
-    else if (lot->call.code == ST_OK)
+    else if (batch->call.code == ST_OK)
         im->appended++;
 }
 
-/* Prints what became of a lot, and makes it idle. */
-static void finish_lot(struct import *im, struct lot *lot) {
+/* Prints what became of a batch, and makes it idle. */
+static void finish_batch(struct import *im, struct batch *batch) {
     size_t item = 0;
-    for (size_t i = 0; i < lot->line_count; i++) {
-        const struct line *line = &lot->lines[i];
-        print_line(im, lot, line, &lot->call.request.results[line->refused ? 0 : item]);
+    for (size_t i = 0; i < batch->line_count; i++) {
+        const struct line *line = &batch->lines[i];
+        print_line(im, batch, line, &batch->call.request.results[line->refused ? 0 : item]);
         if (!line->refused) item++;
     }
     list_flush(&im->results);
-    if (lot->call.code != ST_OK && im->failure.code == ST_OK) im->failure = lot->call.err;
+    if (batch->call.code != ST_OK && im->failure.code == ST_OK) im->failure = batch->call.err;
     if (im->failure.code == ST_OK) {
         status st = out_check(&im->cli->out, &im->failure);
         UNUSED(st); /* a failure is in im->failure now, and ends the loop */
     }
     progress_show(&im->progress, line_reader_offset(im->reader), im->size,
                   line_reader_number(im->reader));
-    im->idle[im->idle_count++] = lot;
+    im->idle[im->idle_count++] = batch;
 }
 
 /* Takes back what the ledger thread has answered; waits for one if `wait`. */
 static void collect(struct import *im, bool wait) {
-    void *taken[LOTS];
+    void *taken[BATCHES];
     if (im->in_flight == 0) return;
-    size_t n = queue_take(im->done, taken, LOTS, wait ? -1 : 0);
+    size_t n = queue_take(im->done, taken, BATCHES, wait ? -1 : 0);
     im->in_flight -= n;
     for (size_t i = 0; i < n; i++)
-        finish_lot(im, taken[i]);
+        finish_batch(im, taken[i]);
 }
 
-static struct lot *next_lot(struct import *im) {
+static struct batch *next_batch(struct import *im) {
     while (im->idle_count == 0)
         collect(im, true);
-    struct lot *lot = im->idle[--im->idle_count];
-    lot_reset(lot);
-    return lot;
+    struct batch *batch = im->idle[--im->idle_count];
+    batch_reset(batch);
+    return batch;
 }
 
 /* ---- a server ---- */
@@ -245,31 +245,31 @@ static status append_remote(struct import *im, const struct append_request *q, s
 
 /* ---- sending ---- */
 
-static void submit(struct import *im, struct lot *lot) {
-    lot->call.done = lot_answered;
-    if (lot->call.request.count ==
+static void submit(struct import *im, struct batch *batch) {
+    batch->call.done = batch_answered;
+    if (batch->call.request.count ==
         0) { /* refused to the last line: there is nothing to commit, only an order to keep */
         while (im->in_flight > 0)
             collect(im, true);
-        finish_lot(im, lot);
+        finish_batch(im, batch);
         return;
     }
     if (im->remote) {
-        lot->call.code = append_remote(im, &lot->call.request, &lot->call.err);
-        finish_lot(im, lot);
+        batch->call.code = append_remote(im, &batch->call.request, &batch->call.err);
+        finish_batch(im, batch);
         return;
     }
     struct error err = {0};
-    status st = writer_submit(im->writer, &lot->call, &err);
+    status st = writer_submit(im->writer, &batch->call, &err);
     if (st == ST_OK) {
         im->in_flight++;
         return;
     }
     while (im->in_flight > 0)
         collect(im, true);
-    lot->call.code = st;
-    lot->call.err = err;
-    finish_lot(im, lot);
+    batch->call.code = st;
+    batch->call.err = err;
+    finish_batch(im, batch);
 }
 
 /* ---- lines ---- */
@@ -278,9 +278,9 @@ static status no_memory(struct error *err) {
     return error_set(err, ST_RETRY, "could not read the events: out of memory");
 }
 
-static status refuse_line(struct lot *lot, struct line *line, const struct error *why,
+static status refuse_line(struct batch *batch, struct line *line, const struct error *why,
                           struct error *err) {
-    line->refused = arena_try(&lot->arena, sizeof(*why));
+    line->refused = arena_try(&batch->arena, sizeof(*why));
     if (!line->refused) return no_memory(err);
     *line->refused = *why;
     return ST_OK;
@@ -288,7 +288,7 @@ static status refuse_line(struct lot *lot, struct line *line, const struct error
 
 /* Parses into the arena that the next line reuses, and keeps only the texts: JSON values take
  * several times their text. */
-static status parse_line(struct import *im, struct lot *lot, str text, struct event *e,
+static status parse_line(struct import *im, struct batch *batch, str text, struct event *e,
                          struct error *err) {
     arena_reset(&im->parsed);
     struct event_v1_window window = {.until_ns = im->v1_until_us * 1000, .fresh_id = uuid_v4()};
@@ -297,32 +297,32 @@ static status parse_line(struct import *im, struct lot *lot, str text, struct ev
                     &e->project_id,   &e->environment_id, &e->plan_id,
                     &e->plan_version, &e->subject,        &e->payload};
     for (size_t i = 0; i < COUNT_OF(texts) && st == ST_OK; i++) {
-        if (!arena_try_str(&lot->arena, *texts[i], texts[i])) st = no_memory(err);
+        if (!arena_try_str(&batch->arena, *texts[i], texts[i])) st = no_memory(err);
     }
     return st;
 }
 
 /* Adds one line; fails only when reading cannot go on. */
-static status add_line(struct import *im, struct lot *lot, str text, status read,
+static status add_line(struct import *im, struct batch *batch, str text, status read,
                        const struct error *why, struct error *err) {
-    struct line *line = &lot->lines[lot->line_count];
+    struct line *line = &batch->lines[batch->line_count];
     *line = (struct line){.number = line_reader_number(im->reader)};
     struct error bad;
     if (read == ST_LIMIT) {
         error_at(&bad, REASON_LINE_TOO_LONG, "", "%s", why->msg);
     } else {
         if (str_trim(text).len == 0) return ST_OK;
-        struct append_item *item = &lot->call.request.items[lot->call.request.count];
+        struct append_item *item = &batch->call.request.items[batch->call.request.count];
         *item = (struct append_item){.actor = im->cli->args.values[OPT_ACTOR]};
-        read = parse_line(im, lot, text, &item->event, &bad);
+        read = parse_line(im, batch, text, &item->event, &bad);
     }
     if (read == ST_OK)
-        lot->call.request.count++;
+        batch->call.request.count++;
     else if (read != ST_RETRY)
-        read = refuse_line(lot, line, &bad, err);
+        read = refuse_line(batch, line, &bad, err);
     else
         *err = bad;
-    if (read == ST_OK) lot->line_count++;
+    if (read == ST_OK) batch->line_count++;
     return read;
 }
 
@@ -336,7 +336,7 @@ static void wait_for_more(struct import *im) {
     collect(im, false);
 }
 
-static void read_line(struct import *im, struct lot *lot, bool *eof) {
+static void read_line(struct import *im, struct batch *batch, bool *eof) {
     struct error why = {0};
     struct error err = {0};
     str text = STR_NONE;
@@ -344,25 +344,25 @@ static void read_line(struct import *im, struct lot *lot, bool *eof) {
     if (st == ST_RETRY)
         err = why;
     else if (!*eof)
-        st = add_line(im, lot, text, st, &why, &err);
+        st = add_line(im, batch, text, st, &why, &err);
     if (st != ST_OK) im->failure = err;
 }
 
 static void read_all(struct import *im) {
     bool eof = false;
-    struct lot *lot = next_lot(im);
+    struct batch *batch = next_batch(im);
     while (!eof && im->failure.code == ST_OK) {
         bool ready = line_reader_ready(im->reader);
-        if (lot_is_full(lot) || (!ready && lot->line_count > 0 && im->in_flight == 0)) {
-            submit(im, lot);
-            lot = next_lot(im);
+        if (batch_is_full(batch) || (!ready && batch->line_count > 0 && im->in_flight == 0)) {
+            submit(im, batch);
+            batch = next_batch(im);
         } else if (!ready) {
             wait_for_more(im);
         } else {
-            read_line(im, lot, &eof);
+            read_line(im, batch, &eof);
         }
     }
-    if (lot->line_count > 0) submit(im, lot);
+    if (batch->line_count > 0) submit(im, batch);
     while (im->in_flight > 0)
         collect(im, true);
 }
@@ -429,7 +429,7 @@ static status open_writer(struct import *im, struct error *err) {
     if (st == ST_OK) st = store_write(im->cli, (enum ledger_validation)validation, &ledger, err);
     if (st == ST_OK) st = tell_of_alerts(im, ledger, err);
     if (st == ST_OK) st = writer_open(ledger, NULL, &im->writer, err);
-    if (st == ST_OK) st = queue_open(LOTS, &im->done, err);
+    if (st == ST_OK) st = queue_open(BATCHES, &im->done, err);
     if (st != ST_OK) return st;
     im->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     return im->wake >= 0
@@ -477,10 +477,10 @@ static status conclude(const struct import *im, struct error *err) {
 }
 
 static void run_import(struct import *im) {
-    for (size_t i = 0; i < LOTS; i++) {
-        im->lots[i].import = im;
-        arena_init(&im->lots[i].arena, (size_t)64 * 1024, LOT_BYTES_MAX + im->group * 2048);
-        im->idle[im->idle_count++] = &im->lots[i];
+    for (size_t i = 0; i < BATCHES; i++) {
+        im->batches[i].import = im;
+        arena_init(&im->batches[i].arena, (size_t)64 * 1024, BATCH_BYTES_MAX + im->group * 2048);
+        im->idle[im->idle_count++] = &im->batches[i];
     }
     enum out_format format = im->cli->format == OUT_JSON ? OUT_JSON : OUT_NDJSON;
     list_open(&im->results, &im->cli->out, format, NULL, 0, false);
@@ -491,8 +491,8 @@ static void run_import(struct import *im) {
     arena_release(&im->parsed);
     progress_end(&im->progress);
     list_close(&im->results);
-    for (size_t i = 0; i < LOTS; i++)
-        arena_release(&im->lots[i].arena);
+    for (size_t i = 0; i < BATCHES; i++)
+        arena_release(&im->batches[i].arena);
 }
 
 status cmd_ledger_append(struct cli *cli, struct error *err) {

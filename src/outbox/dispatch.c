@@ -17,7 +17,7 @@
 #include "outbox/outbox_impl.h"
 
 enum {
-    EXPIRE_LOT = 100,       /* leases ended together at the start */
+    EXPIRE_MAX = 100,       /* leases ended together at the start */
     HALT_WAIT_MS = 5000,    /* for room at the ledger thread, to give back what was not begun */
     LEASE_SPARE_MS = 30000, /* beyond what the deliveries of a batch may take */
     LOOK_PAGES_MAX = 100,   /* of nothing that can be claimed, before we give up until later */
@@ -552,10 +552,10 @@ bool dispatcher_idle(const struct dispatcher *d) {
 
 static status expire_work(struct reading *r, struct ledger *reader, struct error *err) {
     struct expiry *x = CONTAINER_OF(r, struct expiry, reading);
-    return outbox_processing(reader, EXPIRE_LOT, &x->arena, &x->items, &x->count, err);
+    return outbox_processing(reader, EXPIRE_MAX, &x->arena, &x->items, &x->count, err);
 }
 
-/* A full lot may not have been the last; but one that does not get smaller was. */
+/* A full page may not have been the last; but one that does not get smaller was. */
 static void expired(struct dispatcher *d) {
     struct expiry *x = &d->expiry;
     if (x->failed) {
@@ -566,7 +566,7 @@ static void expired(struct dispatcher *d) {
     if (x->ended > 0)
         LOG(LOG_WARN, "effects were under way when the process before this one ended",
             LOG_N("effects", (int64_t)x->ended));
-    bool more = x->count == EXPIRE_LOT && x->ended > 0;
+    bool more = x->count == EXPIRE_MAX && x->ended > 0;
     arena_release(&x->arena);
     if (more) {
         expire(d);

@@ -471,15 +471,15 @@ TEST_DB(outbox_id_of_another_run) {
     fixture_close(&c);
 }
 
-/* ---- beside a commit ---- */
+/* ---- during a commit ---- */
 
-struct beside {
+struct overlap {
     struct append_item items[2];
     struct append_result results[2];
     struct append_request request, *pointer;
 };
 
-static void beside_make(struct beside *b, struct fixture *c, struct append_item first,
+static void overlap_make(struct overlap *b, struct fixture *c, struct append_item first,
                         const struct append_item *second) {
     b->items[0] = first;
     if (second) b->items[1] = *second;
@@ -488,7 +488,7 @@ static void beside_make(struct beside *b, struct fixture *c, struct append_item 
     b->pointer = &b->request;
 }
 
-/* What a group made beside a commit says of an effect holds when that commit has ended: it goes on
+/* What a group made during a commit says of an effect holds when that commit has ended: it goes on
  * with it, is taken back without a trace, and waits if it asks for the key that is on its way. */
 TEST(outbox_groups_beside_a_commit) {
     struct fixture c;
@@ -502,8 +502,8 @@ TEST(outbox_groups_beside_a_commit) {
     fixture_put(&c, fixture_fact(EVENT_EFFECT_REQUESTED, "r1", old, 1, "{}"));
     fixture_put(&c, fixture_fact(EVENT_EFFECT_EXECUTING, "r1", old, 1, "{}"));
     for (int kind = 0; kind < 3; kind++) {
-        static struct beside first;
-        static struct beside next;
+        static struct overlap first;
+        static struct overlap next;
         str id = fixture_uuid_text(uuid_v4());
         struct append_item request = fixture_fact(EVENT_EFFECT_REQUESTED, "r1", id, 1, "{}");
         struct append_item claim = fixture_fact(EVENT_EFFECT_EXECUTING, "r1", id, 1, "{}");
@@ -516,8 +516,8 @@ TEST(outbox_groups_beside_a_commit) {
                          fixture_fmt("{\"effect_type\":\"API_CALL\",\"idempotency_key\":\"%.*s\","
                                      "\"max_retries\":5,\"base_delay_ms\":1,\"payload\":{}}",
                                      STR_ARG(id)));
-        beside_make(&first, &c, request, NULL);
-        beside_make(&next, &c, claim, kind == 1 ? &odd : kind == 2 ? &again : NULL);
+        overlap_make(&first, &c, request, NULL);
+        overlap_make(&next, &c, claim, kind == 1 ? &odd : kind == 2 ? &again : NULL);
         CHECK(ledger_stage(c.ledger, &first.pointer, 1, &err) == ST_OK, "%s", err.msg);
         CHECK(ledger_finish(c.ledger, &err) == ST_OK, "%s", err.msg);
         status st = ledger_stage(c.ledger, &next.pointer, 1, &err);

@@ -1,4 +1,4 @@
-/* Groups whose commits overlap (PostgreSQL): made beside a commit that may still fail, beside other
+/* Groups whose commits overlap (PostgreSQL): made during a commit that may still fail, with other
  * nodes, and with everything failing in turn. Whatever happens, what was settled is stored once and
  * in order, and the history is clean. */
 #include <pthread.h>
@@ -95,7 +95,7 @@ static void check_odd(const struct batch *b, enum odd kind, int64_t first_seq) {
     CHECK(b->results[0].seq == first_seq && !b->results[0].duplicate);
 }
 
-/* What must be asked of the database does not go beside a commit, and then goes alone: an event
+/* What must be asked of the database does not go during a commit, and then goes alone: an event
  * that came before, a plan that is new, another tenant, a forbidden event. */
 TEST(overlap_takes_back_what_cannot_go_beside_a_commit) {
     static struct batch before;
@@ -138,11 +138,11 @@ static void fail_at(struct fixture *c, enum fault fault, int64_t n) {
         fixture_fail_at(c, n, fault == CALL_AFTER);
 }
 
-/* Two groups, the second beside the commit of the first, with the n-th call or allocation failing.
+/* Two groups, the second during the commit of the first, with the n-th call or allocation failing.
  * What settled well is stored; the rest is done again, and then everything is there once. false:
  * none failed. */
 static bool fails_at(struct fixture *c, struct fixture *reader, enum fault fault, int64_t n,
-                     int *beside) {
+                     int *overlapping) {
     static struct batch b[2];
     struct error err = {0};
     const char *name = fixture_fmt("f%lld%c", (long long)n, "bam"[fault]);
@@ -154,7 +154,7 @@ static bool fails_at(struct fixture *c, struct fixture *reader, enum fault fault
     status sent = staged == ST_OK ? ledger_finish(c->ledger, &err) : staged;
     if (sent == ST_OK) {
         staged = ledger_stage(c->ledger, &b[1].pointer, 1, &err);
-        *beside += staged == ST_OK;
+        *overlapping += staged == ST_OK;
         good[0] = ledger_settle(c->ledger, &err) == ST_OK;
         if (staged == ST_OK && good[0] && ledger_finish(c->ledger, &err) == ST_OK)
             good[1] = ledger_settle(c->ledger, &err) == ST_OK;
@@ -186,14 +186,14 @@ TEST(overlap_survives_every_failing_call_and_allocation) {
                 fixture_item("RunStarted", "known", NULL, 1)); /* its tenant and plan are theirs */
     fixture_close(&c);
     for (enum fault fault = CALL_BEFORE; fault < FAULTS; fault++) {
-        int beside = 0;
+        int overlapping = 0;
         int64_t n = 0;
         for (bool failed = true; failed; n++) { /* a new one each time: after a failure it pauses */
             fixture_open_faulty(&c, url, LEDGER_REJECT);
-            failed = fails_at(&c, &reader, fault, n, &beside);
+            failed = fails_at(&c, &reader, fault, n, &overlapping);
             fixture_close(&c);
         }
-        CHECK(n > 20 && beside > 5, "%lld calls, %d times beside a commit", (long long)n, beside);
+        CHECK(n > 20 && overlapping > 5, "%lld calls, %d times during a commit", (long long)n, overlapping);
     }
     fixture_clean(&reader);
     fixture_close(&reader);
@@ -295,7 +295,7 @@ static void *append_other(void *arg) {
     return NULL;
 }
 
-/* Another node comes between a commit and the group made beside it: that group is taken back, and
+/* Another node comes between a commit and the group made during it: that group is taken back, and
  * the other does not wait for it longer than that. */
 TEST(overlap_lets_another_node_in_between) {
     static struct batch b[2];
@@ -387,7 +387,7 @@ static void flood_open(struct flood *f, int number, str url) {
     }
 }
 
-/* Two nodes with all they have, in one tenant: each commits beside its own making, and each comes
+/* Two nodes with all they have, in one tenant: each makes the next group while it commits, and each comes
  * between the other's groups. */
 TEST(overlap_two_nodes_flood_one_tenant) {
     static struct flood floods[2];

@@ -26,7 +26,7 @@ struct bench { /* the ledgers under test, and what has happened so far */
     struct group *flying; /* which is this one, or NULL */
     /* what the programs met, to prove that they meet everything */
     int64_t accepted, duplicates, rejected, refused, alerts, groups, batches_refused, reopened,
-        rebuilt, checkpoints, archived, beside;
+        rebuilt, checkpoints, archived, overlapping;
 };
 
 /* ---- ledgers ---- */
@@ -180,11 +180,11 @@ static bool group_overlap(struct group *g, struct bench *b, struct buf *why) {
     struct error err = {0};
     struct ledger *node = b->nodes[g->node];
     if (b->flying && b->flying->node != g->node && !settle(b, why)) return false;
-    bool beside = b->flying != NULL;
+    bool overlapping = b->flying != NULL;
     bool staged = ledger_stage(node, g->pointers, g->request_count, &err) == ST_OK;
     if (!settle(b, why)) return false;
     if (!staged || ledger_finish(node, &err) != ST_OK) return group_append(g, b, why);
-    b->beside += beside;
+    b->overlapping += overlapping;
     b->flying = g;
     return true;
 }
@@ -435,10 +435,10 @@ static void check_programs(struct bench *b, int64_t count) {
                  FAULT_NONE, &outcome);
     log_setup(2, false, LOG_INFO);
     printf("model: %lld programs, %lld groups: %lld accepted, %lld duplicates, %lld rejected, %lld "
-           "refused, %lld alerts, %lld groups beside a commit\n",
+           "refused, %lld alerts, %lld groups during a commit\n",
            (long long)count, (long long)b->groups, (long long)b->accepted, (long long)b->duplicates,
            (long long)b->rejected, (long long)b->refused, (long long)b->alerts,
-           (long long)b->beside);
+           (long long)b->overlapping);
     CHECK(!outcome.failed, "%s", outcome.text);
     if (count >= ENOUGH) check_variety(b);
 }
@@ -456,8 +456,8 @@ TEST(model_and_overlapping_commits_agree_on_random_programs) {
     int64_t count = scaled(PROGRAMS_OVERLAP);
     b.overlap = true;
     check_programs(&b, count);
-    CHECK(count < ENOUGH || b.beside > count / 2, "only %lld groups were made beside a commit",
-          (long long)b.beside);
+    CHECK(count < ENOUGH || b.overlapping > count / 2, "only %lld groups were made during a commit",
+          (long long)b.overlapping);
 }
 
 /* The comparison is worth something only if a wrong model fails it, with a small program to show
