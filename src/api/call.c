@@ -239,7 +239,7 @@ void call_later(struct call *c, call_then then) {
     bridge_post(c->api->bridge, &c->change);
 }
 
-/* Who comes from outside does not wait for room, but is told to come back. */
+/* A request from outside does not wait for room: it is told to come back. */
 static void submit(struct call *c, call_then then) {
     struct error err = {0};
     c->then = then;

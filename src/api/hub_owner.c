@@ -8,8 +8,8 @@
  * ledger that cannot be read ends nothing: then there is nothing to be sent either.
  *
  * A token is good as long as it says, and as long as the key that signed it is in the key set. When
- * that is read again, the hub is told; here is found who was let in before that and began to read
- * afterwards. */
+ * that is read again, the hub is told, and this file finds streams that were let in before and
+ * began to read afterwards. */
 #include "api/hub_impl.h"
 #include "base/arena.h"
 #include "ledger/access/access.h"

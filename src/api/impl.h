@@ -181,8 +181,8 @@ void call_alone(struct call *call, call_work work, call_then then);
 /* An append: fill call->change.write.request first. `then` looks at the results. */
 void call_append(struct call *call, call_then then);
 
-/* `then` soon, from the loop: for who must not answer where it is, because the answer may bring the
- * connection's next request. */
+/* `then` soon, from the loop: for a route that must not answer from where it is, because the
+ * answer may bring the connection's next request. */
 void call_later(struct call *call, call_then then);
 
 /* ---- call.c: what every route needs ---- */

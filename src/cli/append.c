@@ -403,8 +403,8 @@ static bool has_holder(struct import *im) {
            remote_open_folder(im->cli, store_folder(im->cli), &im->remote, &nobody) == ST_OK;
 }
 
-/* What is recorded though its run forbids it is told to whom a server would tell it: the outbox of
- * the next process that carries out runs delivers that. */
+/* Events that were recorded though their run forbids them are told to the sinks of a server: the
+ * outbox of the next process that carries out runs delivers that. */
 static status tell_of_alerts(struct import *im, struct ledger *ledger, struct error *err) {
     const struct outbox_sinks *sinks = NULL;
     const struct effect_retry *retries = NULL;

@@ -174,7 +174,7 @@ static bool folder_is_locked(struct drive *d) {
     return false;
 }
 
-/* The folder is ours, or somebody who can be talked to has it, or we wait for who cannot. */
+/* The folder is ours; or a process that can be talked to has it; or we wait for one that cannot. */
 static status open_either(struct drive *d, struct error *err) {
     int64_t wait_ms = 0;
     status st = store_wait_ms(d->cli, &wait_ms, err);

@@ -174,7 +174,7 @@ static status decide_timers(const struct decision *d, struct error *err) {
     return st;
 }
 
-/* In the order in which they failed. What is final was settled as its failure was applied. */
+/* In the order in which they failed. A final failure was settled when its event was applied. */
 static status decide_failures(const struct decision *d, struct error *err) {
     struct flow *f = d->flow;
     while (f->judge_count > 0 && !f->stuck) {

@@ -9,8 +9,8 @@
  * of the bridge are under way, and the answer to those is what makes room.
  *
  * The end: bridge_halt() first. From then on nothing more reaches the ledger thread, and every
- * call, also one that is under way, is answered with ST_RETRY and CLOSING: it may have been
- * committed, but nothing shall be built on it any more. Then writer_close(), bridge_close().
+ * call, even one under way, is answered with ST_RETRY and CLOSING: it may have been committed,
+ * but nothing may be built on it any more. Then writer_close(), bridge_close().
  *
  * Threads: everything here belongs to the loop's thread, except `wake`, which is called on the
  * ledger thread. */
@@ -35,14 +35,14 @@ struct bridge_call { /* embedded in the caller's struct: the bridge's from submi
  * writer. The caller ends it with bridge_close(). */
 MUST_CHECK status bridge_open(struct writer *writer, void (*wake)(void *context), void *context,
                               struct bridge **out, struct error *err);
-/* Always takes the call; it may wait here for room at the writer. For who bounds by itself how much
- * it has under way. `done` is never called from inside. */
+/* Always takes the call; it may wait here for room at the writer. For callers that bound
+ * what they have under way themselves. `done` is never called from inside. */
 void bridge_submit(struct bridge *bridge, struct bridge_call *call);
 /* The same, but does not wait: ST_LIMIT with QUEUE_FULL, ST_RETRY with CLOSING, and then `done` is
- * not called. For requests from outside, who are told to come back later. */
+ * not called. For requests from outside, which are told to come back later. */
 MUST_CHECK status bridge_try(struct bridge *bridge, struct bridge_call *call, struct error *err);
-/* Answers the call with ST_OK at the next delivery, without the ledger thread: for who must not
- * answer from where it is. */
+/* Answers the call with ST_OK at the next delivery, without the ledger thread: for a caller that
+ * must not answer from inside the call it is in. */
 void bridge_post(struct bridge *bridge, struct bridge_call *call);
 /* Calls `done` of all that were answered, then sends what waited for room. Also from inside `done`.
  */

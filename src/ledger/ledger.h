@@ -353,8 +353,8 @@ struct archive_report {
 MUST_CHECK status ledger_archive(struct ledger *ledger, const struct archive_request *request,
                                  ledger_progress progress, void *context,
                                  struct archive_report *report, struct error *err);
-/* One batch of it, for who has other things to do in between: its work is bounded, however large the
- * ledger and its runs are. Begin with an empty *at, and go on until at->done. */
+/* One batch of it, for callers with other work in between: it is bounded, however large the ledger
+ * and its runs are. Begin with an empty *at, and go on until at->done. */
 struct archive_at {
     struct archive_report report; /* so far */
     bool done;

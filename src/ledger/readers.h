@@ -48,7 +48,7 @@ struct readers_options {
 };
 MUST_CHECK status readers_open(const struct readers_options *options, struct readers **out,
                                struct error *err);
-/* Always taken: for who bounds by itself how much it asks for. After readers_halt() it is answered
+/* Always taken: for callers that bound what they ask for. After readers_halt() it is answered
  * with ST_RETRY and CLOSING. `done` is never called from inside. */
 void readers_submit(struct readers *readers, struct reader_job *job);
 /* ST_LIMIT with QUEUE_FULL, ST_RETRY with CLOSING: then `done` is not called. */

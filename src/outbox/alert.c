@@ -1,6 +1,5 @@
-/* outbox/alert.c: whoever is told of dead letters is told, too, of an event that was recorded
- * though the state of its run forbids it: by an effect of that run, requested in the commit of the
- * event.
+/* outbox/alert.c: the sinks of dead letters are also told of an event that was recorded though the
+ * state of its run forbids it: by an effect of that run, requested in the commit of the event.
  *
  * Its key is its cause, (runId, eventId): appended again, or judged again by another node, it is
  * the same alert. One that is dead itself is only logged. */

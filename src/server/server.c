@@ -114,7 +114,7 @@ static bool has_socket(struct server *s) {
 }
 
 /* Others reach this process through it: to start runs here, to signal, to follow. A process that
- * only signals is gone before anybody could ask; and on PostgreSQL everybody asks the ledger. */
+ * only sends a signal opens none, for it ends at once; on PostgreSQL others ask the ledger. */
 static status open_front(struct server *s, struct error *err) {
     const struct server_options *o = &s->options;
     bool postgres = host_is_postgres(s->host);
