@@ -1,3 +1,5 @@
+/* api/api.c: opening and closing the API, and the life of a call: made when a request comes, kept
+ * for the next one when it is answered. */
 #include "api/api.h"
 
 #include "api/impl.h"

@@ -1,3 +1,4 @@
+/* api/share.c: the quota of each tenant. */
 #include "api/share.h"
 
 #include "api/api.h"

@@ -1,3 +1,4 @@
+/* core/capability.c: the matrix of adapters and capabilities, and a plan held against it. */
 #include "core/capability.h"
 
 #include <stdarg.h>

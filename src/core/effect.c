@@ -1,3 +1,4 @@
+/* core/effect.c: the states of an effect, its reducer, and when it is tried again. */
 #include "core/effect.h"
 
 #include "base/hash.h"

@@ -1,3 +1,4 @@
+/* core/event.c: reading, checking and writing an envelope, and its idempotency key. */
 #include "core/event.h"
 
 #include "base/json.h"

@@ -1,3 +1,4 @@
+/* core/run.c: the transition tables, and the reducer over them. */
 #include "core/run.h"
 
 #include "base/json.h"

@@ -1,3 +1,4 @@
+/* engine/plan_source.c: finding, fetching and checking a plan by its reference. */
 #include "engine/plan_source.h"
 
 #include "base/buf.h"

@@ -1,3 +1,4 @@
+/* engine/status.c: the state of a run for people, from its stored events. */
 #include "engine/status.h"
 
 #include <stdarg.h>

@@ -1,3 +1,5 @@
+/* host/host.c: the parts of a process that carries out runs, opened and closed in order, and
+ * the engine's ports: commits go over the bridge, reads to the readers, attempts to an executor. */
 #include "host/host.h"
 
 #include <unistd.h>

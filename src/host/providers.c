@@ -1,3 +1,5 @@
+/* host/providers.c: opens the providers, gives them the engine's attempts and what it decided, and
+ * tells the engine what their clusters say. */
 #include "host/providers.h"
 
 #include "base/json.h"

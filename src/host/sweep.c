@@ -1,3 +1,4 @@
+/* host/sweep.c: the thread that removes old workspaces. */
 #include "host/sweep.h"
 
 #include <pthread.h>

@@ -1,3 +1,4 @@
+/* ledger/cache.c: runs in memory; those that were not used for the longest time are dropped first. */
 #include "ledger/cache.h"
 
 

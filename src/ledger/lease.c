@@ -1,3 +1,4 @@
+/* ledger/lease.c: nodes, the runs they have, and what a commit checks and changes of them. */
 #include "ledger/lease.h"
 
 #include "ledger/claim.h"

@@ -1,3 +1,4 @@
+/* ledger/seen.c: a hash table of the keys and ids of each run. */
 #include "ledger/seen.h"
 
 

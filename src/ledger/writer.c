@@ -1,3 +1,4 @@
+/* ledger/writer.c: takes calls from a queue, gathers a group, commits it and answers. */
 #include "ledger/writer.h"
 
 #include <errno.h>

@@ -1,3 +1,5 @@
+/* net/http_parse.c: llhttp's callbacks, and our own judgement of what they saw: framing, headers,
+ * sizes. */
 #include "net/http_parse.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+/* net/server.c: listeners, connections as a whole, limits, drain and the end. */
 #include "net/server.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* server/keep.c: parsing $CAIRN_KEEP_WORKSPACES. */
 #include "server/keep.h"
 
 #include "host/host.h"

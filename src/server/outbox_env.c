@@ -1,3 +1,4 @@
+/* server/outbox_env.c: the variables of the outbox become options. */
 #include "server/outbox_env.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* server/provider_env.c: the variables of the providers become options. */
 #include "server/provider_env.h"
 
 #include <stdlib.h>

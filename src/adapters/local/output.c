@@ -1,3 +1,4 @@
+/* adapters/local/output.c: from a pipe to the log file and the step's output. */
 #include "adapters/local/output.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* adapters/local/spawn.c: fork and exec on threads that outlive their children. */
 #include "adapters/local/spawn.h"
 
 #include <errno.h>

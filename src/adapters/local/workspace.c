@@ -1,3 +1,4 @@
+/* adapters/local/workspace.c: safe names for workspaces and logs. */
 #include "adapters/local/workspace.h"
 
 #include "adapters/local/local.h"

@@ -1,3 +1,4 @@
+/* adapters/temporal/commands.c: what is wanted, compared with what the history has. */
 #include "adapters/temporal/commands.h"
 
 #include "adapters/temporal/wire.h"

@@ -1,3 +1,4 @@
+/* adapters/temporal/history.c: pages of history events become activities, signals and an end. */
 #include "adapters/temporal/history.h"
 
 #include "adapters/temporal/wire.h"

@@ -1,3 +1,4 @@
+/* adapters/temporal/rpc.c: methods, retries with pauses, long polls, closing. */
 #include "adapters/temporal/rpc.h"
 
 #include <sys/queue.h>

@@ -1,3 +1,4 @@
+/* adapters/temporal/wire.c: building protobuf messages in an arena. */
 #include "adapters/temporal/wire.h"
 
 enum { QUEUE_NORMAL = 1 };
