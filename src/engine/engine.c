@@ -66,7 +66,7 @@ void run_timer(struct engine_run *r, int64_t due_us) {
 }
 
 static bool may_page(const struct engine *eng) {
-    return eng->recovering && !eng->paging && eng->load_count < RECOVER_PAGE;
+    return eng->recovering && !eng->paging && eng->wanted_count < RECOVER_PAGE;
 }
 
 void engine_arm(struct engine *eng) {
@@ -180,6 +180,7 @@ static void leave(struct engine *eng, struct engine_attempt *a) {
 void run_drop(struct engine_run *r, status code, const struct error *err) {
     struct engine *eng = r->eng;
     ASSERT(r->stage != STAGE_COMMITTING); /* the port still has its commit */
+    if (r->ids.tenant_id.ptr) run_turn_away(r, r->ids.tenant_id);
     heap_remove(r);
     if (r->is_queued) run_unqueue(r);
     tasks_forget(r);
@@ -197,7 +198,7 @@ void run_drop(struct engine_run *r, status code, const struct error *err) {
     struct pending_start *starts = r->starts;
     if (r->read) { /* nobody waits for its answer any more */
         r->read->run = NULL;
-        eng->load_count--;
+        load_over(eng, r->read);
     }
     if (r->plan) eng->ports.plan_done(eng->ports.context, r->plan);
     arena_release(&r->arena);
@@ -231,7 +232,11 @@ static void due_was_read(struct engine *eng, const struct engine_read *read) {
         return;
     }
     for (size_t i = 0; i < read->runs.count; i++) {
-        if (engine_resident(eng, read->runs.items[i].run_id)) continue;
+        struct engine_run *r = engine_resident(eng, read->runs.items[i].run_id);
+        if (r) {
+            r->wanted = true;
+            continue;
+        }
         engine_look(eng, read->runs.items[i].run_id);
         wanted++;
     }
@@ -248,7 +253,7 @@ static void recover_page(struct engine *eng, int64_t now) {
 
 static void page_was_read(struct engine *eng, const struct engine_read *read) {
     eng->paging = false;
-    if (read->range.after != eng->recover_after) return; /* recovery has begun anew meanwhile */
+    if (read->pass != eng->recover_pass) return; /* recovery has begun anew meanwhile */
     if (read->code != ST_OK) {
         LOG(LOG_WARN, "could not look for runs to go on with",
             LOG_S("error", str_c(read->err.msg)));
@@ -257,7 +262,10 @@ static void page_was_read(struct engine *eng, const struct engine_read *read) {
     }
     for (size_t i = 0; i < read->runs.count; i++) {
         eng->recover_after = read->runs.items[i].run_no;
-        if (!engine_resident(eng, read->runs.items[i].run_id))
+        struct engine_run *r = engine_resident(eng, read->runs.items[i].run_id);
+        if (r)
+            r->wanted = true; /* it may be here only for somebody who is turned away */
+        else
             engine_look(eng, read->runs.items[i].run_id);
     }
     if (read->runs.count < RECOVER_PAGE) {
@@ -278,6 +286,7 @@ void engine_recover_later(struct engine *eng) {
     eng->recover_again = eng->recovering;
     if (eng->recovering) return;
     eng->recovering = true;
+    eng->recover_pass++;
     eng->recover_after = 0;
     eng->recover_us = eng->ports.now_us(eng->ports.context) + RETRY_AFTER_US;
     engine_arm(eng);
@@ -286,11 +295,12 @@ void engine_recover_later(struct engine *eng) {
 void engine_recover(struct engine *eng) {
     struct map_slot *slot = NULL;
     eng->recovering = true;
+    eng->recover_pass++;
     eng->recover_after = 0;
     eng->recover_us = 0;
     for (size_t i = 0; map_next(&eng->runs, &i, &slot);) { /* a wake-up call may have been missed */
         struct engine_run *r = slot->value;
-        r->stale = r->last_seq > 0;
+        r->stale |= r->last_seq > 0;
         if (run_has_flow(r) && r->stage != STAGE_COMMITTING) run_timer(r, 0);
     }
     engine_arm(eng);

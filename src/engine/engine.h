@@ -80,7 +80,10 @@ struct engine_read {
 
     struct engine_run *run; /* the engine's, as what follows. NULL: nobody waits for it any more */
     struct engine_read *next, **link;
-    bool begun; /* rows of a page before this one are applied */
+    bool begun;         /* rows of a page before this one are applied */
+    bool counts_wanted; /* it counts among the engine's own loads */
+    int64_t pass;       /* of recovery */
+    struct arena_mark kept; /* what a page leaves in the arena */
 };
 /* Adds a row to the answer `read`: a ledger_walk, for ports. */
 status engine_read_row(void *read, const struct event_record *rec, bool *stop, struct error *err);

@@ -14,6 +14,7 @@ enum {
     POLL_TASKS_MAX = 1000,           /* leased by one poll */
     POLLS_MAX = 10000,               /* pollers waiting */
     QUEUES_KEPT = 4096,              /* then those that nobody uses are forgotten */
+    LOADS_FOR_NEWS_MAX = 1000,       /* runs being read that only news asks for */
     LEASE_MS_MAX = 24 * 3600 * 1000, /* of a task, until the worker must say that it lives */
 };
 #define SCAN_EVERY_US ((int64_t)1000 * 1000)
@@ -227,7 +228,9 @@ struct engine {
     struct engine_run **heap;
     uint32_t heap_count, heap_cap;
     struct engine_read *reads; /* under way */
-    size_t load_count;         /* of runs among them */
+    size_t load_count;         /* of runs among them, */
+    size_t wanted_count;       /* and of those that are loaded for their own sake */
+    int64_t recover_pass;      /* which pass of recovery it is */
     bool scanning;             /* READ_DUE is under way */
     bool paging;               /* READ_UNDER_WAY is */
     bool recovering;
@@ -309,12 +312,16 @@ void run_ask_more(struct engine_run *r, struct engine_read *read);
 bool engine_ask_due(struct engine *eng, enum read_kind kind, const struct lease_range *range);
 struct engine_read *read_new(struct engine *eng, enum read_kind kind, struct error *err);
 void read_free(struct engine_read *read);
+void load_over(struct engine *eng, struct engine_read *read); /* it counts no longer */
 void engine_due_read(struct engine *eng, const struct engine_read *read); /* in engine.c */
 
 /* ---- load.c ---- */
-/* A run that is in memory, or is being read from now on: news for it waits meanwhile. */
-MUST_CHECK status run_want(struct engine *eng, str run_id, struct engine_run **out,
+/* A run that is in memory, or is being read from now on: news for it waits meanwhile. `wanted`: for its own
+ * sake; else only news asks for it, and of those loads there is a bounded number (RUN_LOADING). */
+MUST_CHECK status run_want(struct engine *eng, str run_id, bool wanted, struct engine_run **out,
                            struct error *err);
+/* Answers workers of other tenants, as if the run were not there. */
+void run_turn_away(struct engine_run *r, str tenant_id);
 /* Builds the flow again after a commit failed; attempts under way are kept. */
 void run_reload(struct engine_run *r);
 void run_was_read(struct engine_run *r, struct engine_read *read);

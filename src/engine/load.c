@@ -161,11 +161,15 @@ status run_not_found(str run_id, struct error *err) {
     return error_at(err, REASON_RUN_NOT_FOUND, "", "there is no run \"%.*s\"", STR_ARG(run_id));
 }
 
-status run_want(struct engine *eng, str run_id, struct engine_run **out, struct error *err) {
+status run_want(struct engine *eng, str run_id, bool wanted, struct engine_run **out,
+                struct error *err) {
     *out = engine_resident(eng, run_id);
     if (*out) return ST_OK;
+    if (!wanted && eng->load_count - eng->wanted_count >= LOADS_FOR_NEWS_MAX)
+        return error_at(err, REASON_RUN_LOADING, "", "many runs are being read: try again");
     struct engine_run *r = run_new(eng, run_id, err);
     if (!r) return ST_RETRY;
+    r->wanted = wanted;
     r->purpose = LOAD_LOOK;
     status st = run_ask(r, 0, err);
     if (st == ST_OK)
@@ -179,17 +183,20 @@ static bool is_from_worker(const struct news *n) {
     return n->kind == NEWS_TASK_DONE || n->kind == NEWS_HEARTBEAT || n->kind == NEWS_TASK_AGAIN;
 }
 
-/* Notes in n->rides which signals the run had taken while it was open. */
-static void seek_signals(struct engine_run *r, const struct engine_read *read) {
+/* Notes in n->rides which signals the run had taken while it was open. false: no more rows are needed for that. */
+static bool seek_signals(struct engine_run *r, const struct engine_read *read) {
+    bool seeking = false;
     for (struct news *n = r->inbox; n; n = n->next) {
         char id[UUID_TEXT_LEN];
-        if (n->kind != NEWS_SIGNAL) continue;
+        if (n->kind != NEWS_SIGNAL || n->signal.signal.kind == SIGNAL_CANCEL) continue;
         uuid_format(n->signal.id, id);
         for (size_t i = 0; i < read->row_count && !n->rides; i++) {
             const struct event *e = &read->rows[i].event;
             n->rides = e->type == EVENT_SIGNAL_RECEIVED && str_eq(e->subject, str_n(id, sizeof(id)));
         }
+        seeking |= !n->rides;
     }
+    return seeking;
 }
 
 /* What a run that is finished answers: cancelling it again changes nothing, a signal that it took while it was
@@ -216,19 +223,18 @@ static void drop_unloaded(struct engine_run *r, bool finished, status code,
     }
 }
 
-/* Answers the workers of other tenants: for strangers a run is not even loaded. */
-static void turn_away_strangers(struct engine_run *r, const struct engine_read *read) {
+/* For strangers a run is not even loaded. */
+void run_turn_away(struct engine_run *r, str tenant_id) {
     for (struct news **at = &r->inbox; *at;) {
         struct news *n = *at;
         struct error err = {0};
-        if (!is_from_worker(n) || !n->task.tenant_id.ptr ||
-            str_eq(n->task.tenant_id, read->loaded.info.tenant_id)) {
+        if (!is_from_worker(n) || !n->task.tenant_id.ptr || str_eq(n->task.tenant_id, tenant_id)) {
             at = &n->next;
             continue;
         }
         *at = n->next;
         if (!n->next) r->inbox_end = at;
-        news_answer(n, run_not_found(read->run_id, &err), &err);
+        news_answer(n, run_not_found(r->run_id, &err), &err);
     }
 }
 
@@ -246,15 +252,15 @@ static void looked_at(struct engine_run *r, struct engine_read *read) {
     struct error err = read->err;
     bool whole = false;
     status st = read->code == ST_NOT_FOUND ? run_not_found(read->run_id, &err) : read->code;
-    if (st == ST_OK) turn_away_strangers(r, read);
+    if (st == ST_OK) run_turn_away(r, read->loaded.info.tenant_id);
     if (st == ST_OK && !r->inbox && !r->wanted && !r->stale) {
         run_drop(r, ST_OK, &err);
         return;
     }
     bool finished = st == ST_OK && run_is_final(read->loaded.info.head.status);
     if (finished) {
-        seek_signals(r, read);
-        if (read->more && r->inbox)
+        bool seeking = seek_signals(r, read);
+        if (read->more && seeking)
             run_ask_more(r, read);
         else
             drop_unloaded(r, true, ST_OK, &err);
@@ -387,11 +393,9 @@ void engine_look(struct engine *eng, str run_id) {
     if (r) { /* news from another process: read what is new, once no append is under way */
         r->claimed_wake = -1;
         r->stale = true;
+        r->wanted = true;
         run_drive(r);
         return;
     }
-    if (run_want(eng, run_id, &r, &err) == ST_OK)
-        r->wanted = true;
-    else
-        engine_recover_later(eng);
+    if (run_want(eng, run_id, true, &r, &err) != ST_OK) engine_recover_later(eng);
 }

@@ -80,7 +80,7 @@ static status take_linked(struct engine_run *r, const struct decision *d,
 
 static status take_worker_lost(struct engine_run *r, const struct decision *d,
                                const struct news_worker_lost *lost, struct error *err) {
-    int64_t step = plan_find(r->plan, lost->step_id);
+    int64_t step = r->plan ? plan_find(r->plan, lost->step_id) : -1;
     if (step < 0) return ST_OK;
     const struct flow_step *s = &r->flow.steps[step];
     if (s->phase != FLOW_OPEN || s->attempt != lost->attempt || lost->times <= (int64_t)s->crashes)
@@ -129,7 +129,7 @@ static void tell(struct engine *eng, str run_id, const struct news *news) {
     struct error err = {0};
     if (eng->lost) return;
     struct news *n = news_new(news);
-    if (n && run_want(eng, run_id, &r, &err) == ST_OK)
+    if (n && run_want(eng, run_id, false, &r, &err) == ST_OK)
         run_push(r, n);
     else
         mem_free(n);

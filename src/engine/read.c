@@ -3,7 +3,8 @@
 #include "base/limits.h"
 #include "engine/impl.h"
 
-#define READ_ARENA_MAX ((size_t)1024 * 1024 * 1024) /* a page of the largest events */
+#define READ_PAGE_BYTES ((size_t)16 * 1024 * 1024)  /* then the next row begins another page */
+#define READ_ARENA_MAX ((size_t)256 * 1024 * 1024) /* such a page, with the largest row and its list grown */
 enum { READ_ROWS_FIRST = 32 };
 
 struct engine_read *read_new(struct engine *eng, enum read_kind kind, struct error *err) {
@@ -35,7 +36,15 @@ static void ask(struct engine *eng, struct engine_read *read) {
     read->row_count = 0;
     read->more = false;
     if (read->run) eng->load_count++;
+    read->counts_wanted = read->run && read->run->wanted;
+    if (read->counts_wanted) eng->wanted_count++;
     eng->ports.read(eng->ports.context, read);
+}
+
+void load_over(struct engine *eng, struct engine_read *read) {
+    eng->load_count--;
+    if (read->counts_wanted) eng->wanted_count--;
+    read->counts_wanted = false;
 }
 
 bool engine_ask_due(struct engine *eng, enum read_kind kind, const struct lease_range *range) {
@@ -43,6 +52,7 @@ bool engine_ask_due(struct engine *eng, enum read_kind kind, const struct lease_
     struct engine_read *read = read_new(eng, kind, &ignored);
     if (!read) return false;
     read->range = *range;
+    read->pass = eng->recover_pass;
     ask(eng, read);
     return true;
 }
@@ -62,6 +72,7 @@ status run_ask(struct engine_run *r, int64_t after_seq, struct error *err) {
     }
     read->wants_counts = (o->tenant_active_max > 0 || o->plan_active_max > 0) && read->tenant_id.ptr;
     read->after_seq = after_seq;
+    read->kept = arena_mark(&read->arena);
     read->run = r;
     r->read = read;
     r->counts_no = r->eng->start_no;
@@ -73,6 +84,7 @@ status run_ask(struct engine_run *r, int64_t after_seq, struct error *err) {
 void run_ask_more(struct engine_run *r, struct engine_read *read) {
     ASSERT(read->more && read->row_count > 0 && !r->read);
     read->after_seq = read->rows[read->row_count - 1].seq;
+    arena_rewind(&read->arena, read->kept); /* the page is applied */
     read->run = r;
     r->read = read;
     ask(r->eng, read);
@@ -92,7 +104,8 @@ static bool grow(struct engine_read *read) {
 status engine_read_row(void *context, const struct event_record *rec, bool *stop,
                        struct error *err) {
     struct engine_read *read = context;
-    if (read->row_count == READ_ROWS_MAX) {
+    if (read->row_count == READ_ROWS_MAX ||
+        (read->row_count > 0 && read->arena.used > READ_PAGE_BYTES)) {
         *stop = read->more = true;
         return ST_OK;
     }
@@ -122,7 +135,7 @@ void engine_read_done(struct engine *eng, struct engine_read *read) {
         ASSERT(r->read == read);
         r->read = NULL;
         read->run = NULL;
-        eng->load_count--;
+        load_over(eng, read);
         if (eng->lost) {
             struct error gone = {0};
             error_at(&gone, REASON_LEASE_LOST, "", "this node no longer carries out the run");

@@ -22,7 +22,7 @@ void engine_signal(struct engine *eng, str run_id, const struct signal *given,
                                     .context = caller->context});
         if (!n) st = no_memory(&err);
     }
-    if (st == ST_OK) st = run_want(eng, run_id, &r, &err);
+    if (st == ST_OK) st = run_want(eng, run_id, false, &r, &err);
     if (st == ST_OK) {
         run_push(r, n);
         return;

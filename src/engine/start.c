@@ -250,8 +250,10 @@ bool start_was_read(struct engine_run *r, const struct engine_read *read) {
         list = start->next;
         same |= answer_existing(eng, start, read);
     }
-    if (read->code == ST_OK && ((same && open) || r->inbox)) return true;
+    if (read->code == ST_OK && ((same && open) || r->inbox || r->wanted)) return true;
+    bool wanted = r->wanted; /* it was being loaded for its own sake when the start came */
     run_drop(r, ST_RETRY, &read->err);
+    if (wanted) engine_recover_later(eng);
     return false;
 }
 

@@ -446,7 +446,7 @@ static void tell_task(struct engine *eng, const struct task_ref *ref, struct new
         st = error_at(err, REASON_CONTEXT_INVALID, "/actor", "an actor has at most %d bytes",
                       ACTOR_BYTES_MAX);
     if (st == ST_OK && !(n = news_new(news))) st = no_memory(err);
-    if (st == ST_OK) st = run_want(eng, ref->run_id, &r, err);
+    if (st == ST_OK) st = run_want(eng, ref->run_id, false, &r, err);
     if (st == ST_OK) {
         if (n->kind == NEWS_TASK_DONE && n->task.poll) n->task.poll->results++;
         run_push(r, n);

@@ -58,7 +58,7 @@ enum {
     HOST_PLANS_MAX = 128,
     HOST_TENANT_PLANS_MAX = HOST_PLANS_MAX / 2, /* of one tenant's runs */
     HOST_PLAN_TENANTS_MAX = 64,
-    HOST_FETCHES_MAX = 16,
+    HOST_FETCHES_MAX = 16, HOST_STORE_LOOKS_MAX = 32,
     HOST_TENANT_FETCHES_MAX = HOST_FETCHES_MAX / 2, /* of one tenant */
     HOST_KEEP_NOT = -1,          /* keep_us: a workspace goes when its run ends */
     HOST_PLAN_SMALL = 64 * 1024, /* bytes; a larger one is read on another thread */

@@ -42,7 +42,8 @@ struct fetch { /* a plan on its way */
     struct client_call *call; /* NULL: a thread reads it */
     uv_work_t work;
     const struct plan_source *source; /* for the job, which may outlive its owner's interest */
-    struct reader_job job;            /* it is looked for in the store */
+    bool in_store;                    /* it is looked for there, by a reader: counted apart */
+    struct reader_job job;
     struct arena scratch, arena; /* the reference and the bytes; the plan */
     struct plan_local came;
     struct plan *plan;
@@ -220,14 +221,14 @@ static void fetch_link(struct host_plans *p, struct fetch *f) {
     f->link = &p->fetches;
     if (f->next) f->next->link = &f->next;
     p->fetches = f;
-    p->fetch_count++;
+    if (!f->in_store) p->fetch_count++;
 }
 
 static void fetch_unlink(struct fetch *f) {
     ASSERT(f->owner); /* once */
     *f->link = f->next;
     if (f->next) f->next->link = f->link;
-    f->owner->fetch_count--;
+    if (!f->in_store) f->owner->fetch_count--;
     f->owner = NULL;
 }
 
@@ -337,7 +338,7 @@ static struct fetch *under_way(const struct host_plans *p, str tenant_id,
 static status room(const struct host_plans *p, str tenant_id, struct error *err) {
     int theirs = 0;
     for (const struct fetch *f = p->fetches; f; f = f->next)
-        theirs += str_eq(f->tenant_id, tenant_id);
+        theirs += !f->in_store && str_eq(f->tenant_id, tenant_id);
     if (p->fetch_count >= HOST_FETCHES_MAX)
         return error_at(err, REASON_PLAN_FETCHES_TOO_MANY, "", "%d plans are being fetched already",
                         HOST_FETCHES_MAX);
@@ -347,6 +348,18 @@ static status room(const struct host_plans *p, str tenant_id, struct error *err)
                         "later",
                         HOST_TENANT_FETCHES_MAX);
     return ST_OK;
+}
+
+/* A tenant's look-ups in the store; they are short, but each may hold a large plan. */
+static status store_room(const struct host_plans *p, str tenant_id, struct error *err) {
+    int theirs = 0;
+    for (const struct fetch *f = p->fetches; f; f = f->next)
+        theirs += f->in_store && str_eq(f->tenant_id, tenant_id);
+    if (theirs < HOST_STORE_LOOKS_MAX) return ST_OK;
+    return error_at(err, REASON_TENANT_FETCHES_TOO_MANY, "",
+                    "%d plans of the tenant are being looked for, which is its share: try again "
+                    "later",
+                    HOST_STORE_LOOKS_MAX);
 }
 
 static status begin_remote(struct host_plans *p, struct fetch *f, struct error *err) {
@@ -383,7 +396,9 @@ static status begin_local(struct host_plans *p, struct fetch *f, bool *wait, str
     struct plan_wanted wanted = {.tenant_id = f->tenant_id, .ref = &f->ref};
     status st = plan_source_local(p->source, &wanted, HOST_PLAN_SMALL, &f->scratch, &f->came, err);
     if (st == ST_NOT_FOUND && p->source->stored && p->readers) {
-        *wait = true;
+        st = store_room(p, f->tenant_id, err);
+        if (st != ST_OK) return st;
+        *wait = f->in_store = true;
         f->source = p->source;
         f->job = (struct reader_job){.work = look_in_store, .done = store_told};
         readers_submit(p->readers, &f->job);

@@ -225,7 +225,7 @@ test('backup: repeated with its key it is the same one', async () => {
   const file = `${id('b')}.db`
   const headers = keyed()
   const first = await root.post('/v1/admin/backup', { file }, headers)
-  if (first.status === 422) return // PostgreSQL
+  if (first.status === 422) return same(first.json.code, 'BACKUP_UNSUPPORTED') // PostgreSQL has tools of its own
   same([first.status, first.json.file], [201, file])
   const again = await root.post('/v1/admin/backup', { file }, headers)
   same([again.status, replayed(again), again.body.toString()], [201, true, first.body.toString()])
