@@ -117,7 +117,7 @@ status run_take_provider_news(struct engine_run *r, const struct decision *d, co
     case NEWS_TASK_AGAIN:
         break;
     }
-    ASSERT(!"news of a provider");
+    ASSERT(false); /* take_one() gives us news of providers only */
     return ST_OK;
 }
 
