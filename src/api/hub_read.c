@@ -192,6 +192,8 @@ static void take_page(struct hub_topic *t, struct hub_job *j) {
         t->status_known = true;
         t->status = j->status;
         t->over = t->over || j->over;
+    } else if (j->asked) {
+        t->status_known = false; /* something was committed meanwhile: asked again with that page */
     }
     if (j->block) add_block(t, j->block);
 }

@@ -174,6 +174,7 @@ export class World {
     if (s.pattern === '^[0-9a-f]{64}$') return r.hex(64)
     if (s.pattern === '^[a-z0-9]{16}$') return r.hex(16)
     if (s.pattern?.includes('A-Za-z0-9_')) return r.hex(8)
+    if (s.pattern === '^https?://.+') return `http://${r.hex(8)}.example`
     if (s.maxLength === 255 && r.chance(0.03)) return 'm'.repeat(255)
     return r.id()
   }
