@@ -234,8 +234,8 @@ cover: $(call products,cover) $(call test_programs,cover) | $(BUILD)/have-check 
 	@CAIRN_TEST_SCALE=$${CAIRN_TEST_SCALE:-20} scripts/with-postgres scripts/test-all $(BUILD)/cover
 	@scripts/cover $(BUILD)/cover
 
-lint: $(PROTO_C) | $(BUILD)/have-check ## clang-tidy, gcc -fanalyzer and cppcheck over the product, or over LINT="FILE.c..."
-	@scripts/lint $(CPPFLAGS_OURS) $(CFLAGS_OURS) -- $(or $(LINT),$(PRODUCT_C))
+lint: $(PROTO_C) | $(BUILD)/have-check ## clang-tidy, gcc -fanalyzer and cppcheck over the product, or over FILES="a.c b.c"
+	@scripts/lint $(CPPFLAGS_OURS) $(CFLAGS_OURS) -- $(or $(FILES),$(PRODUCT_C))
 
 layers: ## no include points sideways or upwards, no function has too many parameters, and docs/errors.md is as the table of codes
 	@scripts/layers
