@@ -135,8 +135,7 @@ static void take_member(const struct member_row *m, yyjson_val *value, struct ar
         memcpy(at, &number, sizeof(number));
         break;
     case MEMBER_JSON:
-        text = json_text(value, arena);
-        memcpy(at, &text, sizeof(text));
+        *(str *)(void *)at = json_text(value, arena);
         break;
     case MEMBER_OWN:
         if (m->own->read) m->own->read(value, arena, object);

@@ -130,6 +130,7 @@ void run_move(struct engine_run *r, enum run_stage to) {
     engine_run_check(r);
 }
 
+/* NOLINTNEXTLINE(readability-function-cognitive-complexity): a list of invariants */
 void engine_run_check(const struct engine_run *r) {
     const struct flow *f = &r->flow;
     ASSERT((r->inbox == NULL) == (r->inbox_end == &r->inbox));

@@ -85,8 +85,8 @@ struct engine_read {
     int64_t pass;       /* of recovery */
     struct arena_mark kept; /* what a page leaves in the arena */
 };
-/* Adds a row to the answer `read`: a ledger_walk, for ports. */
-status engine_read_row(void *read, const struct event_record *rec, bool *stop, struct error *err);
+/* Adds a row to the answer, a struct engine_read: a ledger_walk, for ports. */
+status engine_read_row(void *context, const struct event_record *rec, bool *stop, struct error *err);
 /* The reference that a run was launched with, from its first row; false: an engine did not launch it. */
 bool engine_launch_ref(const struct event_record *first, struct arena *arena, struct plan_ref *out);
 

@@ -187,6 +187,7 @@ static void launch(struct engine_run *r, const struct pending_start *start) {
     status st = prepare(r, &start->request, start->adapter, &n, &err);
     arena_rewind(&eng->scratch, mark);
     if (st == ST_OK) {
+        ASSERT(n);
         n->done = start->done;
         n->context = start->context;
         run_move(r, STAGE_RESTING);
@@ -261,7 +262,8 @@ bool start_was_read(struct engine_run *r, const struct engine_read *read) {
 static void start_resident(struct engine_run *r, struct pending_start *start) {
     const struct start_request *q = &start->request;
     struct error err = {0};
-    struct event_record launch = {.event = {.type = EVENT_SIGNAL_RECEIVED, .payload = r->flow.launch}};
+    struct event_record launch = {
+        .event = {.type = EVENT_SIGNAL_RECEIVED, .payload = r->flow.launch}};
     struct engine_read here = {.rows = &launch,
                                .row_count = 1,
                                .loaded.info = {.tenant_id = r->ids.tenant_id,
@@ -287,55 +289,75 @@ static void start_add(struct engine_run *r, struct pending_start *start) {
     *end = start;
 }
 
+/* A copy of what is asked for, with an id for the run, checked. Written also when it is refused. */
+static status start_new(struct engine *eng, const struct start_request *request, char *run_id_out,
+                        struct pending_start **out, struct error *err) {
+    struct pending_start *start = mem_alloc(sizeof(*start));
+    *out = start;
+    if (!start) return no_memory(err);
+    start->request = *request;
+    struct start_request *q = &start->request;
+    if (q->existing) *q->existing = false;
+    if (!q->run_id.ptr) {
+        make_run_id(eng, run_id_out);
+        q->run_id = str_n(run_id_out, UUID_TEXT_LEN);
+        q->fresh_id = true;
+    } else if (q->run_id.len <= ID_BYTES_MAX) {
+        memcpy(run_id_out, q->run_id.ptr, q->run_id.len);
+        run_id_out[q->run_id.len] = 0;
+    }
+    return check_context(eng, q, &start->adapter, err);
+}
+
+/* The run is in memory, or is being read: answered now, or with that answer. false: the start is refused. */
+static bool start_joins(struct engine_run *r, struct pending_start *start) {
+    bool asked = r->stage == STAGE_LOADING && r->read && !r->read->begun;
+    if (asked &&
+        r->purpose != LOAD_AGAIN) { /* the answer is on its way, but may be too old for this */
+        start_add(r, start);
+        r->purpose = LOAD_START;
+        r->stale = true;
+        return true;
+    }
+    if (r->last_seq == 0) return false;
+    start_resident(r, start);
+    return true;
+}
+
+/* A run that is not in memory: launched if its id is fresh, else looked for first. */
+static status start_afresh(struct engine *eng, struct pending_start *start, struct error *err) {
+    bool limits = eng->options.tenant_active_max > 0 || eng->options.plan_active_max > 0;
+    struct engine_run *r = run_new(eng, start->request.run_id, err);
+    if (!r) return ST_RETRY;
+    start->request.run_id = r->run_id;
+    if (start->request.fresh_id && !limits) {
+        launch(r, start); /* should the id be in use all the same, the ledger refuses the commit */
+        mem_free(start);
+        return ST_OK;
+    }
+    start_add(r, start);
+    r->purpose = LOAD_START;
+    status st = run_ask(r, 0, err);
+    if (st == ST_OK) return ST_OK;
+    r->starts = NULL;
+    run_drop(r, st, err);
+    return st;
+}
+
 void engine_start(struct engine *eng, const struct start_request *request, char *run_id_out,
                   engine_done done, void *context) {
     struct error err = {0};
-    struct engine_run *r = NULL;
-    struct pending_start *start = mem_alloc(sizeof(*start));
-    status st = start ? ST_OK : no_memory(&err);
+    struct pending_start *start = NULL;
+    status st = start_new(eng, request, run_id_out, &start, &err);
     if (st == ST_OK) {
-        *start = (struct pending_start){.request = *request, .done = done, .context = context};
-        struct start_request *q = &start->request;
-        if (q->existing) *q->existing = false;
-        if (!q->run_id.ptr) {
-            make_run_id(eng, run_id_out);
-            q->run_id = str_n(run_id_out, UUID_TEXT_LEN);
-            q->fresh_id = true;
-        } else if (q->run_id.len <= ID_BYTES_MAX) {
-            memcpy(run_id_out, q->run_id.ptr, q->run_id.len);
-            run_id_out[q->run_id.len] = 0;
-        }
-        st = check_context(eng, q, &start->adapter, &err);
-        r = st == ST_OK ? engine_resident(eng, q->run_id) : NULL;
-        bool asked = r && r->stage == STAGE_LOADING && r->read && !r->read->begun;
-        if (asked && r->purpose != LOAD_AGAIN) { /* an answer is on its way, but may be too old for this */
-            start_add(r, start);
-            r->purpose = LOAD_START;
-            r->stale = true;
-            return;
-        }
-        if (r && r->last_seq == 0)
-            st = error_at(&err, REASON_RUN_STARTING, "/runId", "the run is being started");
-    }
-    if (st == ST_OK && r) {
-        start_resident(r, start);
-        return;
-    }
-    if (st == ST_OK && !(r = run_new(eng, start->request.run_id, &err))) st = ST_RETRY;
-    if (st == ST_OK) start->request.run_id = r->run_id;
-    bool limits = eng->options.tenant_active_max > 0 || eng->options.plan_active_max > 0;
-    if (st == ST_OK && start->request.fresh_id && !limits) {
-        launch(r, start); /* should the id be in use all the same, the ledger refuses the commit */
-        mem_free(start);
-        return;
-    }
-    if (st == ST_OK) {
-        start_add(r, start);
-        r->purpose = LOAD_START;
-        st = run_ask(r, 0, &err);
+        ASSERT(start);
+        start->done = done;
+        start->context = context;
+        struct engine_run *r = engine_resident(eng, start->request.run_id);
+        if (r && start_joins(r, start)) return;
+        st = r ? error_at(&err, REASON_RUN_STARTING, "/runId", "the run is being started")
+               : start_afresh(eng, start, &err);
         if (st == ST_OK) return;
-        r->starts = NULL;
-        run_drop(r, st, &err);
     }
     mem_free(start);
     if (done) done(context, st, &err);

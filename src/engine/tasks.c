@@ -448,6 +448,7 @@ static void tell_task(struct engine *eng, const struct task_ref *ref, struct new
     if (st == ST_OK && !(n = news_new(news))) st = no_memory(err);
     if (st == ST_OK) st = run_want(eng, ref->run_id, false, &r, err);
     if (st == ST_OK) {
+        ASSERT(n);
         if (n->kind == NEWS_TASK_DONE && n->task.poll) n->task.poll->results++;
         run_push(r, n);
         return;

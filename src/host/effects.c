@@ -54,6 +54,7 @@ static void unlink_waiter(struct waiter **list, const struct waiter *w) {
 static void answer(struct waiter *w, const struct outcome *outcome) {
     struct host_effects *e = w->owner;
     struct attempt *attempt = w->attempt;
+    ASSERT(attempt);
     unlink_waiter(&e->waiters, w);
     if (!e->waiters) (void)uv_timer_stop(&e->watch);
     attempt->executor_data = NULL;

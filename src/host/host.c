@@ -742,6 +742,7 @@ status host_post_signal(struct ledger *ledger, str run_id, const struct signal *
     struct host_signal *s = NULL;
     arena_init(&arena, 4096, (size_t)4 * 1024 * 1024);
     status st = host_prepare_signal(ledger, run_id, signal, actor, riders, &arena, &s, err);
+    ASSERT(st != ST_OK || s);
     if (st == ST_OK && s->request.count == 0) {
         st = access_ride(ledger, riders, err);
     } else if (st == ST_OK) {

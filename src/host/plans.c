@@ -485,7 +485,9 @@ status host_plans_get(struct host_plans *p, str tenant_id, const struct plan_ref
         st = error_set(err, ST_RETRY, "the plan is being fetched: it is there in a moment");
     if (st == ST_OK && !slot) st = find_kept(p, tenant_id, ref, &slot, err);
     if (st == ST_OK && !slot) st = error_set(err, ST_RETRY, "there is no room for the plan");
-    if (st == ST_OK && slot->refs == 0) st = charge(p, tenant_id, slot, err);
+    if (st != ST_OK) return st;
+    ASSERT(slot);
+    if (slot->refs == 0) st = charge(p, tenant_id, slot, err);
     if (st != ST_OK) return st;
     slot->refs++;
     *out = slot->plan;

@@ -457,6 +457,7 @@ static status process(struct group *g, struct append_request *req, size_t index,
 
 /* Whoever is to be told of the newest row, which its run forbids: facts of that run, so that they
  * are stored with it or not at all. */
+/* NOLINTNEXTLINE(misc-no-recursion): one level: no alert is raised by the facts of an alert */
 static status tell_of_it(struct group *g, struct append_request *req,
                          const struct append_item *item, struct error *err) {
     struct ledger *l = g->l;
@@ -498,6 +499,7 @@ static status tell_of_it(struct group *g, struct append_request *req,
     return ST_OK;
 }
 
+/* NOLINTNEXTLINE(misc-no-recursion, readability-function-cognitive-complexity): the checks in their order */
 static status process(struct group *g, struct append_request *req, size_t index,
                       struct error *err) {
     struct ledger *l = g->l;

@@ -194,6 +194,7 @@ static void register_metrics(struct readers *r, struct metrics *m) {
 
 static status start_threads(struct readers *r, size_t threads, struct error *err) {
     while (r->thread_count < threads) {
+        ASSERT(r->threads);
         struct reader_thread *t = &r->threads[r->thread_count];
         *t = (struct reader_thread){.readers = r, .only_own = r->thread_count == 0};
         if (pthread_create(&t->id, NULL, run, t) != 0)

@@ -224,6 +224,7 @@ static void log_failed(const char *what, const struct error *err) {
     LOG(LOG_WARN, what, LOG_S("error", str_c(err->msg)));
 }
 
+/* NOLINTNEXTLINE(misc-no-recursion): as deep as a batch is long, DISPATCH_BATCH at most */
 static void go_on(struct batch *b) {
     b->at++;
     deliver_next(b);
@@ -322,6 +323,7 @@ static bool is_late(const struct batch *b) {
     return left_us < need_ms * 1000;
 }
 
+/* NOLINTNEXTLINE(misc-no-recursion): as above */
 static void give_back_one(struct batch *b) {
     struct error ignored;
     arena_reset(&b->record_arena);
@@ -332,6 +334,7 @@ static void give_back_one(struct batch *b) {
         go_on(b); /* its lease ends by itself */
 }
 
+/* NOLINTNEXTLINE(misc-no-recursion): as above */
 static void deliver_next(struct batch *b) {
     struct dispatcher *d = b->d;
     if (b->at >= b->count) {
@@ -416,6 +419,7 @@ static void claim_all(struct batch *b) {
     b->claims = arena_try(&b->arena, (b->due_count + 1) * sizeof(*b->claims));
     if (!b->claims) st = outbox_no_memory(&err);
     for (; made < b->due_count && st == ST_OK; made++) {
+        ASSERT(b->claims);
         struct claim *c = &b->claims[made];
         c->batch = b;
         st = outbox_make_claim(&m, &b->due[made], d->o.lease_ms, &c->change, &err);

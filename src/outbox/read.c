@@ -91,6 +91,7 @@ static status read_events(struct db_stmt *q, struct arena *arena, struct effect_
 
 static status effect_info_read(struct db_stmt *q, struct arena *arena, struct effect_info *out,
                                struct error *err) {
+    ASSERT(out);
     *out = (struct effect_info){.run_no = db_int(q, 11),
                                 .engine_attempt = db_int(q, 12),
                                 .tenant_us = db_int(q, COL_TENANT_US)};

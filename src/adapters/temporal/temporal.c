@@ -102,8 +102,8 @@ static void on_listed(void *context, const struct rpc_answer *answer) {
         if (execution) close_if_over(t, wire_str(execution->workflow_id));
     }
     if (temporal_is_closing(t)) return;
-    if (sweep_next_page(&t->sweep, page, page && page->next_page_token.len > 0, now_ms(t)))
-        sweep_ask(t, wire_str(page->next_page_token));
+    bool more = sweep_next_page(&t->sweep, page, page && page->next_page_token.len > 0, now_ms(t));
+    if (page && more) sweep_ask(t, wire_str(page->next_page_token));
 }
 
 /* A node that died may never come back under its name: the others look after its queue. What is

@@ -105,6 +105,7 @@ status ledger_checkpoint(struct ledger *l, str run_id, struct append_result *res
     struct checkpoint_request *r = NULL;
     status st = ledger_prepare_checkpoint(l, run_id, uuid_v4(), NULL, arena, &r, err);
     if (st != ST_OK) return st;
+    ASSERT(r);
     struct append_request *all[] = {&r->request};
     st = ledger_append(l, all, 1, err);
     if (st != ST_OK) return st;
