@@ -70,7 +70,8 @@ db_test_an_old_ledger_is_finished() {
     for tenant in acme globex; do # the old events stand before the new ones, unchanged
         jq -c "select(.tenantId == \"$tenant\")" "$fixture/$store_kind.events.ndjson" >old
         count=$(wc -l <old)
-        same "$(c ledger events --tenant $tenant -o ndjson | head -n "$count" | jq -c . | sha256sum)" "$(sha256sum <old)"
+        c ledger events --tenant $tenant -o ndjson >now
+        same "$(jq -c . now | sed -n "1,${count}p" | sha256sum)" "$(sha256sum <old)"
     done
 }
 
