@@ -262,7 +262,7 @@ static void tamper(struct bed *bed, const struct plan_ref *ref) {
 }
 
 /* WE-3.1-13, WE-3.1-14: the hash is over the raw bytes; one newline more, and the start fails with
- * that code. WE-3.1-15: no RunStarted, no StepStarted: no run. WE-3.1-16: one alert of severity P1
+ * that code. WE-3.1-15: no RunStarted, no StepStarted: no run. And one alert of severity P1
  * among the log lines. WE-3.1-17: one line has both hashes of 64 characters. */
 TEST_DB(engine_start_refuses_a_plan_that_was_changed) {
     struct bed bed;
